@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a role's method returns at once: a sequence of items that later calls consume."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from m2flow.errors import FlowError
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """Items made by one call. Reading it waits for them; it can be read as often as needed.
+
+    ``more`` makes further items the way these were made: it draws new prompts at the source and sends them through the
+    same calls. That is how dynamic sampling replaces groups without a second flow.
+    """
+
+    def __init__(self, items: Sequence[T], *, origin: str, refill: "Callable[[int], Stream[T]] | None" = None) -> None:
+        self._items = items
+        self._refill = refill
+        self.origin = origin
+        """What made it, for messages: ``reward.score``."""
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"<Stream of {len(self)} from {self.origin}>"
+
+    def get(self) -> T:
+        """The only item.
+
+        Raises:
+            FlowError: there is not exactly one.
+        """
+        if len(self._items) != 1:
+            raise FlowError(f"{self.origin} made {len(self._items)} items, expected one: iterate over the stream instead")
+        return self._items[0]
+
+    def more(self, num_items: int) -> "Stream[T]":
+        """``num_items`` further items at the source of this stream, sent through the same calls.
+
+        Raises:
+            FlowError: nothing upstream can give more (the source was a plain list).
+        """
+        if self._refill is None:
+            raise FlowError(
+                f"{self.origin} cannot make more items: its source is not a data set of run.iterations; "
+                "pass the prompts of the loop, or choose an algorithm that does not resample"
+            )
+        return self._refill(num_items)
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether ``more`` works."""
+        return self._refill is not None

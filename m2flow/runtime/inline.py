@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime of one process: calls happen one after another, here.
+
+Breakpoints, ``print`` and tracebacks work as in any script, because nothing stands between the loop and a role's method.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from m2flow.runtime.context import Context
+
+
+class Inline:
+    """Hosts roles in this process."""
+
+    def __init__(self) -> None:
+        self.roles: dict[str, Any] = {}
+
+    def add(self, name: str, role: Any) -> None:
+        """Host ``role`` under ``name``."""
+        self.roles[name] = role
+
+    def call(
+        self, name: str, method: str, *, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context
+    ) -> list[Any]:
+        """Run one method to its end and return its items: all of a generator's, else the one value it returned."""
+        role = self.roles[name]
+        if "context" in vars(type(role)):
+            role.context = context
+        with context.span(f"{name}.{method}"):
+            result = getattr(role, method)(*args, **kwargs)
+            return list(result) if inspect.isgenerator(result) else [result]
+
+    def state(self) -> dict[str, Any]:
+        """The state of every role that has one, by name."""
+        return {name: role.state() for name, role in self.roles.items() if callable(vars(type(role)).get("state"))}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Give each role its state back."""
+        for name, saved in state.items():
+            self.roles[name].load_state(saved)
