@@ -1,4 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""m2flow: write the training flow as a script; the system runs it."""
+"""m2flow: write the training flow as a script; the system runs it.
+
+Everything a script needs is a name of this module, loaded when it is first used, so that ``import m2flow`` costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from m2flow.cli.script import cli as cli
+    from m2flow.config import Config as Config
+    from m2flow.data.prompts import MathPrompts as MathPrompts
+    from m2flow.data.prompts import PromptsConfig as PromptsConfig
+    from m2flow.data.samples import Group as Group
+    from m2flow.data.samples import Prompt as Prompt
+    from m2flow.data.samples import Sample as Sample
+    from m2flow.engines.base import SamplingConfig as SamplingConfig
+    from m2flow.flow.learner import Learner as Learner
+    from m2flow.flow.reward import MathReward as MathReward
+    from m2flow.flow.reward import Reward as Reward
+    from m2flow.flow.rollout import Rollout as Rollout
+    from m2flow.flow.run import Run as Run
+    from m2flow.flow.run import RunConfig as RunConfig
+    from m2flow.flow.stream import Stream as Stream
+    from m2flow.policies.llm import Llm as Llm
+    from m2flow.registry import Choice as Choice
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "cli": "m2flow.cli.script",
+    "Choice": "m2flow.registry",
+    "Config": "m2flow.config",
+    "Group": "m2flow.data.samples",
+    "Learner": "m2flow.flow.learner",
+    "Llm": "m2flow.policies.llm",
+    "MathPrompts": "m2flow.data.prompts",
+    "MathReward": "m2flow.flow.reward",
+    "Prompt": "m2flow.data.samples",
+    "PromptsConfig": "m2flow.data.prompts",
+    "Reward": "m2flow.flow.reward",
+    "Rollout": "m2flow.flow.rollout",
+    "Run": "m2flow.flow.run",
+    "RunConfig": "m2flow.flow.run",
+    "Sample": "m2flow.data.samples",
+    "SamplingConfig": "m2flow.engines.base",
+    "Stream": "m2flow.flow.stream",
+}
+"""Where each public name lives."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'm2flow' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run: roles, iterations, and everything that is done for them between two iterations."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from m2flow.checkpoint import rng
+from m2flow.checkpoint.store import Store
+from m2flow.config import Config
+from m2flow.data.samples import Group
+from m2flow.errors import ConfigError, FlowError
+from m2flow.flow.folder import RunFolder, locate
+from m2flow.flow.role import Role
+from m2flow.flow.stream import Stream
+from m2flow.observe.recorder import ObserveConfig, Recorder
+from m2flow.runtime.context import Context
+from m2flow.runtime.inline import Inline
+
+R = TypeVar("R")
+T = TypeVar("T", covariant=True)
+
+
+class CheckpointConfig(Config):
+    """When the run's state is saved."""
+
+    every: int = Field(20, ge=0)
+    """Iterations between two checkpoints; 0 saves only at the end."""
+    keep: int = Field(2, ge=1)
+    """How many of the newest checkpoints stay on disk."""
+
+
+class RunConfig(Config):
+    """Settings that every run has; a script's Config adds its own."""
+
+    iterations: int = Field(100, ge=1)
+    """How many iterations to run in all, those before a resume included."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seeds sampling, data order and initialisation."""
+    run_dir: Path | None = None
+    """Folder of the run; left out, runs/<script>-<number>."""
+    resume: Literal["never", "auto"] = "never"
+    """auto: go on from the newest checkpoint of the run's folder, where there is one."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When the run's state is saved."""
+    observe: ObserveConfig = ObserveConfig()
+    """What is shown and logged."""
+
+
+class Source(Protocol[T]):
+    """What ``run.iterations`` draws from: endless, and resumable at any item."""
+
+    def take(self, num_items: int) -> Sequence[T]:
+        """The next items."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """The position."""
+        ...
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go to a saved position."""
+        ...
+
+
+class Run:
+    """A training run in a folder of its own; use it as a context manager.
+
+    ``role`` registers the parts, ``iterations`` is the loop: between two iterations the run logs, saves and shows.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.folder = RunFolder(locate(config))
+        self.iteration = 0
+        """Number of the current iteration, from 0."""
+        self._runtime = Inline()
+        self._metrics: dict[str, float] = {}
+        self._scored: Sequence[Group] = ()
+        self._recorder: Recorder | None = None
+        self._store: Store | None = None
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    def __enter__(self) -> "Run":
+        self.folder.open()
+        try:
+            self._start()
+        except BaseException:
+            self.folder.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        self._store = Store(self.path / "checkpoints", keep=self.config.checkpoint.keep)
+        begun = (self.path / "config.json").exists()
+        if begun and self.config.resume == "never":
+            raise ConfigError(f"{self.path} already holds a run: resume it with --resume auto, or give another --run-dir")
+        if begun:
+            self.folder.require_same(self.config)
+        self.folder.write_config(self.config)
+        self._recorder = Recorder(
+            self.path, config=self.config.observe, total_iterations=self.config.iterations, title=self.path.name
+        )
+        random.seed(self.config.seed)
+        np.random.seed(self.config.seed % 2**32)
+        torch.manual_seed(self.config.seed)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        store, recorder = self._opened()
+        try:
+            store.wait()
+        finally:
+            recorder.close()
+            self.folder.close()
+
+    def _opened(self) -> tuple[Store, Recorder]:
+        if self._store is None or self._recorder is None:
+            raise FlowError("the run is not open: write `with Run(config) as run:` and use it inside")
+        return self._store, self._recorder
+
+    def role(self, target: R, name: str | None = None) -> R:
+        """Register a part of the flow; calls on the result are issued by the run and return streams.
+
+        Any object serves. Its methods ``state`` and ``load_state``, where it has them, make it part of checkpoints, and an
+        attribute ``context`` is set before each call. ``name`` is its class's, in lower case, unless given.
+
+        Raises:
+            FlowError: the name is taken, or the loop has begun.
+        """
+        self._opened()
+        name = name or type(target).__name__.lower()
+        if name in self._runtime.roles:
+            raise FlowError(f"there is a role '{name}' already: give this one another, run.role(..., name='...')")
+        self._runtime.add(name, target)
+        return cast(R, Role(name, target, call=self._call))
+
+    def _call(self, name: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        _, recorder = self._opened()
+        context = Context(
+            seed=self.config.seed,
+            iteration=self.iteration,
+            num_iterations=self.config.iterations,
+            span=recorder.span,
+        )
+        items = self._runtime.call(name, method, args=args, kwargs=kwargs, context=context)
+        if items and isinstance(items[0], Group) and items[0].samples and items[0].samples[0].rewards:
+            self._scored = items
+        return items
+
+    def iterations(self, source: Source[Any] | None = None, size: int = 1) -> Iterator[Stream[Any]]:
+        """The loop: each turn gives a stream of the next ``size`` items of ``source`` (an empty one without a source).
+
+        What lies between two turns is one iteration: measured, logged and, every so often, saved.
+        """
+        store, recorder = self._opened()
+        self._resume(source, store)
+        recorder.resume_at(self.iteration)
+        while self.iteration < self.config.iterations:
+            with recorder.span("iteration"):
+                yield self._draw(source, size)
+            self._finish_iteration(source, store, recorder)
+
+    def _draw(self, source: Source[Any] | None, size: int) -> Stream[Any]:
+        if source is None:
+            return Stream((), origin="run.iterations")
+        return Stream(source.take(size), origin="run.iterations", refill=lambda num_items: self._draw(source, num_items))
+
+    def _resume(self, source: Source[Any] | None, store: Store) -> None:
+        if self.config.resume != "auto" or not store.steps():
+            return
+        state = store.load(None)
+        self._runtime.load_state(state["roles"])
+        if source is not None:
+            source.load_state(state["source"])
+        rng.restore(state["rng"])
+        self.iteration = state["iteration"]
+
+    def _finish_iteration(self, source: Source[Any] | None, store: Store, recorder: Recorder) -> None:
+        recorder.log(self.iteration, self._metrics)
+        recorder.samples(self.iteration, _rows(self._scored))
+        self._metrics, self._scored = {}, ()
+        self.iteration += 1
+        every = self.config.checkpoint.every
+        if self.iteration == self.config.iterations or (every and self.iteration % every == 0):
+            with recorder.span("checkpoint"):
+                store.save(self.iteration, self._state(source))
+
+    def _state(self, source: Source[Any] | None) -> dict[str, Any]:
+        return {
+            "iteration": self.iteration,
+            "roles": self._runtime.state(),
+            "source": source.state() if source is not None else {},
+            "rng": rng.capture(),
+        }
+
+    def due(self, every: int) -> bool:
+        """Whether something done ``every`` so many iterations is due now; also in the first and the last. 0: never."""
+        return every > 0 and (self.iteration % every == 0 or self.iteration == self.config.iterations - 1)
+
+    def log(self, metrics: Mapping[str, float] | Stream[Mapping[str, float]], under: str = "") -> None:
+        """Add numbers to this iteration's line; ``under`` stands before each name (``held_out`` gives held_out/reward).
+
+        Raises:
+            FlowError: a value is no number, or the name was logged in this iteration already.
+        """
+        self._opened()
+        values = metrics.get() if isinstance(metrics, Stream) else metrics
+        for key, value in values.items():
+            name = f"{under}/{key.rpartition('/')[2]}" if under else key
+            if not isinstance(value, int | float | np.number):
+                raise FlowError(f"metric '{name}' is {value!r}, expected a number")
+            if name in self._metrics:
+                raise FlowError(f"metric '{name}' was logged twice in iteration {self.iteration}: log one under another name")
+            self._metrics[name] = float(value)
+
+
+def _rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    return [
+        {
+            "prompt": group.prompt.text if group.prompt.text is not None else group.prompt.messages,
+            "completion": sample.text,
+            "reward": sample.reward,
+            "rewards": sample.rewards,
+            "tokens": len(sample.token_ids),
+            "finish_reason": sample.finish_reason,
+        }
+        for group in groups
+        for sample in group.samples
+    ]
