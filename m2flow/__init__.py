@@ -26,9 +26,17 @@ if TYPE_CHECKING:
     from m2flow.policies.llm import Llm as Llm
     from m2flow.registry import Choice as Choice
 
+    # To a type checker a choice is anything that names a plug-in: an id, an id with options, or its Config.
+    AlgorithmConfig = Any
+    EngineConfig = Any
+    TrainerConfig = Any
+
 __version__ = "0.1.0"
 
 _HOMES = {
+    "TrainerConfig": "m2flow.registry",
+    "EngineConfig": "m2flow.registry",
+    "AlgorithmConfig": "m2flow.registry",
     "cli": "m2flow.cli.script",
     "Choice": "m2flow.registry",
     "Config": "m2flow.config",

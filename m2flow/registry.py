@@ -120,3 +120,8 @@ class Choice:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+
+
+AlgorithmConfig = Choice["algorithms"]
+EngineConfig = Choice["engines"]
+TrainerConfig = Choice["trainers"]

@@ -4,8 +4,6 @@
 python examples/reasoning/grpo_math.py --help
 """
 
-from typing import Any
-
 import m2flow as mf
 
 
@@ -28,10 +26,12 @@ class Config(mf.RunConfig):
     """Problems to evaluate on."""
     sampling: mf.SamplingConfig = mf.SamplingConfig(max_new_tokens=8)
     """How answers are drawn."""
-    engine: mf.Choice["engines"] = "hf"  # noqa: F821
+    engine: mf.EngineConfig = "hf"
     """What generates."""
-    algorithm: Any = "grpo"
-    """What the update computes."""
+    algorithm: mf.AlgorithmConfig = "grpo"
+    """What the update computes: grpo, dapo, ppo, rloo, ..."""
+    trainer: mf.TrainerConfig = {"name": "local", "learning_rate": 1e-3}
+    """How the weights are updated."""
 
 
 def main(config: Config) -> None:
@@ -40,7 +40,7 @@ def main(config: Config) -> None:
     with mf.Run(config) as run:
         rollout = run.role(mf.Rollout(policy, engine=config.engine, sampling=config.sampling))
         reward = run.role(mf.MathReward())
-        learner = run.role(mf.Learner(policy, algorithm=config.algorithm))
+        learner = run.role(mf.Learner(policy, algorithm=config.algorithm, trainer=config.trainer))
         held_out = mf.MathPrompts(config.held_out).take(256)
 
         for prompts in run.iterations(mf.MathPrompts(config.data), config.prompts_per_iteration):
