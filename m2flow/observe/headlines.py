@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few metrics that every display leads with, and how numbers are written for a person."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One quantity and the names it may have; the first that was logged is taken."""
+
+    label: str
+    names: tuple[str, ...]
+
+    def key(self, logged: Sequence[str]) -> str | None:
+        """The metric to show; ``None`` where no name was logged. A name that ends in ``/`` stands for its whole group."""
+        for name in self.names:
+            for metric in logged:
+                if metric == name or (name.endswith("/") and metric.startswith(name)):
+                    return metric
+        return None
+
+    def value(self, metrics: Mapping[str, float]) -> float | None:
+        """The metric's value."""
+        key = self.key(list(metrics))
+        return None if key is None else metrics[key]
+
+
+REWARD = Headline("reward", ("reward/mean", "reward/", "reward"))
+HELD_OUT = Headline("held-out", ("held_out/reward", "held_out/mean", "held_out/"))
+KL = Headline("KL", ("policy/kl", "kl/mean", "kl/reference", "kl"))
+SPEED = Headline("tokens/s", ("throughput/tokens_per_s",))
+TOKENS = Headline("tokens", ("rollout/tokens",))
+SECONDS = Headline("iteration", ("time/iteration_s",))
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A number in about ``digits`` significant digits, with separators where it is large; a dash where there is none."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    size = abs(value)
+    if value == int(value) and size < 1e15:
+        return f"{int(value):,}"
+    if size >= 10**digits:
+        return f"{value:,.0f}"
+    if size >= 1e-3:
+        decimals = digits - 1 - math.floor(math.log10(size))
+        return f"{value:.{min(max(decimals, 0), digits)}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def clock(seconds: float) -> str:
+    """A duration: 4.2 s, 3:07, 2:13:07, 1 d 02:13."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24:02d}:{minutes:02d}"
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """The course of ``values`` in at most ``width`` characters; values that are not finite are left out."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    num_bins = min(width, len(finite))
+    edges = [len(finite) * index // num_bins for index in range(num_bins + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    low, high = min(means), max(means)
+    top = len(BLOCKS) - 1
+    return "".join(BLOCKS[round((mean - low) / (high - low) * top) if high > low else top // 2] for mean in means)
