@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Curves as SVG text: few enough points to stay small, their range kept, gaps where there is no number."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from m2flow.observe.headlines import scientific
+
 MAX_POINTS = 240
 """A longer curve becomes that many buckets: a line through their means, a band from their least to their largest."""
 SMOOTHED_FROM = 30
-"""Curves of at least so many points, and no buckets, are drawn faint, with a moving average over them."""
+"""Noisy curves of at least so many points, and no buckets, are drawn faint, with a smooth line over them."""
+LARGEST = 1e100
+"""Sums of larger values could overflow, so they count as infinite."""
 TICKS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -24,6 +29,8 @@ class Curve:
     high: list[float | None]
     num_missing: int
     """How many logged values were NaN or infinite."""
+    reach: tuple[float, float]
+    """First and last iteration, which lie outside of the first and last bucket's middle."""
 
     @property
     def bucketed(self) -> bool:
@@ -35,8 +42,8 @@ def curve(label: str, points: Sequence[tuple[float, float]], max_points: int = M
     """The curve through (iteration, value) pairs, in buckets of equal numbers of points where there are too many."""
     num = min(len(points), max_points)
     cuts = [len(points) * index // num for index in range(num + 1)] if num else [0]
-    buckets = [points[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
-    finite = [[value for _, value in bucket if math.isfinite(value)] for bucket in buckets]
+    buckets = [points[a:b] for a, b in itertools.pairwise(cuts)]
+    finite = [[value for _, value in bucket if abs(value) <= LARGEST] for bucket in buckets]
     return Curve(
         label=label,
         x=[sum(x for x, _ in bucket) / len(bucket) for bucket in buckets],
@@ -44,6 +51,7 @@ def curve(label: str, points: Sequence[tuple[float, float]], max_points: int = M
         low=[min(values, default=None) for values in finite],
         high=[max(values, default=None) for values in finite],
         num_missing=len(points) - sum(map(len, finite)),
+        reach=(points[0][0], points[-1][0]) if points else (0, 0),
     )
 
 
@@ -99,17 +107,21 @@ def value_ticks(values: Sequence[float]) -> list[float]:
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = max(abs(low), abs(high), 1e-12) * 1e-6
     if high - low <= room:
-        half = max(abs(low) * 0.1, 1e-9) if low else 1.0
-        low, high = low - half, high + half
+        low, high = min(0.0, 2 * low), max(0.0, 2 * high)
+    if high - low < 1 / LARGEST:
+        low, high = 0.0, 1.0
     return ticks(low, high, 4)
 
 
 def tick_text(value: float, step: float) -> str:
     """A tick's label, in no more digits than the step between ticks needs."""
-    if value and not 1e-4 <= abs(value) < 1e7:
-        return f"{value:.3g}"
-    if abs(value) >= 10_000 and step >= 100:
-        return f"{value / 1000:g}k"
+    if abs(value) < step / 2:
+        return "0"
+    if step < 1e-4 or abs(value) >= 1e9:
+        return scientific(value)
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if step >= size / 10 and abs(value) >= size:
+            return f"{value / size:g}{letter}"
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     decimals += not math.isclose(step * 10**decimals, round(step * 10**decimals), rel_tol=1e-6)
     return f"{value:.{decimals}f}"
@@ -119,8 +131,8 @@ def plot(curves: Sequence[Curve], *, width: int = 380, height: int = 170) -> tup
     """One drawing of ``curves`` on common axes, and the data that the page's script needs for it."""
     values = [value for c in curves for value in (*c.low, *c.high) if value is not None]
     marks = value_ticks(values)
-    everything = [x for c in curves for x in c.x]
-    frame = Frame(width, height, (min(everything, default=0), max(everything, default=0)), (marks[0], marks[-1]))
+    reach = (min((c.reach[0] for c in curves), default=0), max((c.reach[1] for c in curves), default=0))
+    frame = Frame(width, height, reach, (marks[0], marks[-1]))
     body = [*axes(frame, marks)]
     for index, one in enumerate(curves):
         body.extend(_line(frame, one, index))
@@ -174,22 +186,39 @@ def _line(frame: Frame, one: Curve, index: int) -> Iterator[str]:
     if len(known) < SMOOTHED_FROM:
         # Few points are rare ones (an evaluation now and then): the line runs over the iterations without one.
         yield f'<path class="line {kind}" d="{_path(frame, one.x, one.y)}"/>'
-        yield from (f'<circle class="dot {kind}" cx="{frame.at_x(x):.1f}" cy="{frame.at_y(y):.1f}" r="2.4"/>' for x, y in known)
+        yield from (
+            f'<circle class="dot {kind}" cx="{frame.at_x(x):.1f}" cy="{frame.at_y(y):.1f}" r="2.4"/>' for x, y in known
+        )
+        return
+    if not noisy([y for _, y in known]):
+        yield f'<path class="line {kind}" d="{_path(frame, one.x, one.y)}"/>'
         return
     yield f'<path class="faint {kind}" d="{_path(frame, one.x, one.y)}"/>'
     yield f'<path class="line {kind}" d="{_path(frame, one.x, smoothed(one.y))}"/>'
 
 
+def noisy(values: Sequence[float]) -> bool:
+    """Whether a curve goes up and down far more than from its least to its largest value."""
+    travelled = sum(abs(b - a) for a, b in itertools.pairwise(values))
+    return travelled > 2 * (max(values) - min(values))
+
+
 def smoothed(values: Sequence[float | None]) -> list[float | None]:
-    """Exponential moving average, over about a fifteenth of the curve, without the bias of its start; gaps stay."""
-    decay = 1 - 2 / (max(4.0, len(values) / 15) + 1)
-    total, weight = 0.0, 0.0
-    averages: list[float | None] = []
-    for value in values:
-        if value is not None:
-            total, weight = decay * total + value, decay * weight + 1
-        averages.append(total / weight if value is not None else None)
-    return averages
+    """Means under a Gaussian window around each value, so that the line does not lag; gaps stay gaps."""
+    spread = max(1.0, len(values) / 45)
+    reach = math.ceil(3 * spread)
+    window = [math.exp(-0.5 * (offset / spread) ** 2) for offset in range(-reach, reach + 1)]
+    return [None if value is None else _window_mean(values, index, window) for index, value in enumerate(values)]
+
+
+def _window_mean(values: Sequence[float | None], centre: int, window: Sequence[float]) -> float:
+    first = centre - len(window) // 2
+    pairs = [
+        (weight, value)
+        for index, weight in enumerate(window, start=first)
+        if 0 <= index < len(values) and (value := values[index]) is not None
+    ]
+    return sum(weight * value for weight, value in pairs) / sum(weight for weight, _ in pairs)
 
 
 def _path(frame: Frame, xs: Sequence[float], ys: Sequence[float | None]) -> str:
@@ -220,11 +249,15 @@ def columns(names: Sequence[str], rows: Sequence[tuple[float, Mapping[str, float
     body = [*axes(frame, marks)]
     for position, (_, parts) in enumerate(rows):
         body.extend(_column(frame, names, parts, (frame.left + position * room + gap / 2, min(room - gap, 90.0))))
-    series = [{"label": n, "x": [_short(x) for x, _ in rows], "y": [_short(p.get(n, 0.0)) for _, p in rows]} for n in names]
+    series = [
+        {"label": n, "x": [_short(x) for x, _ in rows], "y": [_short(p.get(n, 0.0)) for _, p in rows]} for n in names
+    ]
     return svg(frame, body), {"frame": frame.describe(), "series": series, "stacked": True}
 
 
-def _column(frame: Frame, names: Sequence[str], parts: Mapping[str, float], place: tuple[float, float]) -> Iterator[str]:
+def _column(
+    frame: Frame, names: Sequence[str], parts: Mapping[str, float], place: tuple[float, float]
+) -> Iterator[str]:
     x, width = place
     below = 0.0
     for index, name in enumerate(names):
@@ -245,4 +278,6 @@ def spark(values: Sequence[float], *, width: int = 120, height: int = 30) -> str
     room = (low, high) if high > low else (low - 1, high + 1)
     frame = Frame(width, height, (one.x[0], one.x[-1]), room, left=1, right=1, top=2, bottom=2)
     line = _path(frame, one.x, one.y)
-    return f'<svg class="spark" viewBox="0 0 {width} {height}" aria-hidden="true"><path class="line s0" d="{line}"/></svg>'
+    return (
+        f'<svg class="spark" viewBox="0 0 {width} {height}" aria-hidden="true"><path class="line s0" d="{line}"/></svg>'
+    )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few metrics that every display leads with, and how numbers are written for a person."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,13 +51,19 @@ def figure(value: float | None, digits: int = 3) -> str:
         return f"{value:,.0f}"
     if size >= 1e-3:
         decimals = digits - 1 - math.floor(math.log10(size))
-        return f"{value:.{min(max(decimals, 0), digits)}f}"
-    return f"{value:.{digits - 1}e}"
+        return f"{value:.{min(max(decimals, 0), digits + 2)}f}"
+    return scientific(value, digits)
+
+
+def scientific(value: float, digits: int = 3) -> str:
+    """A number as 2.5e-4."""
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def clock(seconds: float) -> str:
     """A duration: 4.2 s, 3:07, 2:13:07, 1 d 02:13."""
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -72,7 +79,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
         return ""
     num_bins = min(width, len(finite))
     edges = [len(finite) * index // num_bins for index in range(num_bins + 1)]
-    means = [sum(finite[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, high = min(means), max(means)
     top = len(BLOCKS) - 1
     return "".join(BLOCKS[round((mean - low) / (high - low) * top) if high > low else top // 2] for mean in means)

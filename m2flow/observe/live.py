@@ -8,7 +8,7 @@ above it; a ``breakpoint()`` puts it away first.
 import io
 import logging
 import os
-import pdb
+import pdb  # noqa: T100 - a breakpoint of the user's, with the display out of its way
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +20,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from m2flow.observe.headlines import HELD_OUT, KL, REWARD, SPEED, clock, figure, sparkline
+from m2flow.observe.headlines import HELD_OUT, KL, SPEED, clock, figure, sparkline
 from m2flow.observe.progress import Progress
 from m2flow.observe.spans import short
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 REDRAW_S = 0.05
 """Stages shorter than this are not worth a redraw each."""
+HEIGHT = 3
+"""Lines of the display, always."""
+WIPE = "\r\x1b[2K" + "\x1b[1A\x1b[2K" * (HEIGHT - 1)
+"""Clears the display and goes to where it began; the cursor stands on its last line."""
 
 
 class Above(io.TextIOBase):
@@ -39,17 +43,25 @@ class Above(io.TextIOBase):
         self._pid = os.getpid()
 
     def write(self, text: str) -> int:
-        """Show the whole lines. A forked process has no display and writes straight through."""
-        if os.getpid() != self._pid:
-            return self._stream.write(text)
+        """Show the whole lines."""
         *lines, self._rest = (self._rest + text).split("\n")
+        show = self._show if os.getpid() == self._pid else self._show_from_child
         for line in lines:
             # What a progress bar overwrote with carriage returns was never meant to stay.
-            self._console.print(Text.from_ansi(line.rstrip("\r").rpartition("\r")[2]), soft_wrap=True)
+            show(line.rstrip("\r").rpartition("\r")[2])
         return len(text)
 
+    def _show(self, line: str) -> None:
+        self._console.print(Text.from_ansi(line), soft_wrap=True)
+
+    def _show_from_child(self, line: str) -> None:
+        # A forked process cannot redraw the display: it wipes it and leaves room, where the parent draws it again.
+        self._stream.write(f"{WIPE}{line}" + "\n" * HEIGHT)
+        self._stream.flush()
+
     def flush(self) -> None:
-        """Nothing waits but an unfinished line, which would be torn by the display."""
+        """Flush the stream behind. An unfinished line goes on waiting: the display would tear it."""
+        self._stream.flush()
 
     def end(self) -> None:
         """Write what is left of an unfinished line."""
@@ -60,14 +72,19 @@ class Above(io.TextIOBase):
         """As the stream behind."""
         return self._stream.isatty()
 
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - it is read-only, as here
+        """As the stream behind."""
+        return self._stream.encoding
+
     def fileno(self) -> int:
         """As the stream behind; what is written there directly is not kept out of the display."""
         return self._stream.fileno()
 
     @property
-    def encoding(self) -> str:
-        """As the stream behind."""
-        return self._stream.encoding
+    def buffer(self) -> Any:
+        """As the stream behind; bytes written there are not kept out of the display."""
+        return self._stream.buffer
 
 
 class LiveProgress(Progress):
@@ -92,10 +109,11 @@ class LiveProgress(Progress):
         self._resume()
 
     def _resume(self) -> None:
-        self._live = Live(
+        live = Live(
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True
         )
-        self._live.start()
+        live.start()
+        self._live = live
         # A killed process cannot bring the cursor back, so it is never hidden.
         self._console.show_cursor(True)
         self._real, self._hook = (sys.stdout, sys.stderr), sys.breakpointhook
@@ -155,6 +173,8 @@ class LiveProgress(Progress):
         course = self.course
         line = Table.grid(padding=(0, 1))
         left = f", {clock(course.left_s)} left" if course.left_s else ""
+        for overflow in ("ellipsis", "crop", "crop", "crop"):
+            line.add_column(no_wrap=True, overflow=overflow)
         line.add_row(
             Text(self.title, style="bold"),
             ProgressBar(total=course.total, completed=course.done, width=max(10, self._console.width // 4)),
@@ -184,7 +204,9 @@ class LiveProgress(Progress):
 
 
 def _joined(texts: Iterator[Text]) -> Text:
-    return Text("  ").join(list(texts))
+    joined = Text("  ").join(list(texts))
+    joined.no_wrap, joined.overflow = True, "ellipsis"
+    return joined
 
 
 def _redirect(streams: Mapping[Any, Any]) -> None:

@@ -136,10 +136,13 @@ class PlainProgress(Progress):
 
     def print(self, thing: RenderableType) -> None:
         """Print it without markup; a text stays on one line, however long."""
-        if isinstance(thing, str):
-            self._console.out(_encodable(thing, self._console.encoding), highlight=False)
-        else:
-            self._console.print(thing)
+        with self._console.capture() as captured:
+            if isinstance(thing, str):
+                self._console.out(thing, highlight=False)
+            else:
+                self._console.print(thing)
+        encoding = self._console.encoding
+        self._console.file.write(captured.get().encode(encoding, "replace").decode(encoding))
         self._console.file.flush()
 
     def close(self) -> None:
@@ -175,15 +178,12 @@ def plain_console(stream: TextIO) -> Console:
     return Console(file=stream, force_terminal=False, color_system=None, width=width, highlight=False)
 
 
-def _encodable(text: str, encoding: str) -> str:
-    return text.encode(encoding, "replace").decode(encoding)
-
-
 def open_progress(title: str, total: int, *, quiet: bool) -> Progress:
     """The display that fits where standard output goes."""
     if quiet:
         return SilentProgress(title, total)
-    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+    draws = os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and "utf" in sys.stdout.encoding.lower()
+    if draws and sys.stdout.isatty():
         from m2flow.observe.live import LiveProgress
 
         return LiveProgress(title, total)

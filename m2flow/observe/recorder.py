@@ -98,12 +98,13 @@ class Recorder:
         """Write one iteration's line. Times, and tokens per second where rollout/tokens is among them, are added.
 
         Raises:
-            M2flowError: a metric has the name of something that every line holds, or the disk is full.
+            M2flowError: a metric has the name of something that the recorder adds, or the disk is full.
         """
-        if taken := [name for name in metrics if name in RESERVED]:
-            raise M2flowError(f"a metric is named '{taken[0]}', which every line has already: give it a group, my/{taken[0]}")
         times = self._spans.take(iteration)
-        everything = {**_throughput(metrics, times), **{f"time/{path}_s": s for path, s in times.items()}, **metrics}
+        measured = {**_throughput(metrics, times), **{f"time/{path}_s": s for path, s in times.items()}}
+        if taken := [name for name in metrics if name in RESERVED or name in measured]:
+            raise M2flowError(f"metric '{taken[0]}' is one that the recorder writes itself: give it another name")
+        everything = {**metrics, **measured}
         elapsed_s = round(time.monotonic() - self._started_s, 3)
         stamp = {"iteration": iteration, "unix_time_s": round(time.time(), 3), "elapsed_s": elapsed_s}
         self._metrics.append({**stamp, **everything})

@@ -20,7 +20,7 @@ from m2flow.observe import curves
 from m2flow.observe.headlines import HELD_OUT, REWARD, SPEED, TOKENS, Headline, clock, figure
 from m2flow.observe.line_file import number, read, replace
 from m2flow.observe.sample_table import shown
-from m2flow.observe.spans import ROOT, stages
+from m2flow.observe.spans import BACKGROUND, BETWEEN, ROOT, stages
 
 MAX_SAMPLES = 240
 MAX_SAMPLE_BYTES = 600_000
@@ -47,7 +47,9 @@ def write(folder: Path, *, total_iterations: int | None = None) -> Path:
 
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     source = files("m2flow.observe")
-    style, script, template = ((source / name).read_text("utf-8") for name in ("report.css", "report.js", "report.html.jinja"))
+    style, script, template = (
+        (source / name).read_text("utf-8") for name in ("report.css", "report.js", "report.html.jinja")
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.from_string(template).render(
         style=style, script=script, script_hash=f"sha256-{digest}", **contents(folder, total_iterations)
@@ -136,7 +138,11 @@ def cards(rows: Sequence[Mapping[str, Any]], points: Points, total: int) -> Iter
     yield {"label": "iterations", "value": f"{len(rows):,}", "note": f"of {total:,}"}
     if tokens := _of(TOKENS, points):
         whole = sum(value for _, value in tokens)
-        yield {"label": "tokens generated", "value": figure(whole), "note": f"{figure(whole / len(tokens))} an iteration"}
+        yield {
+            "label": "tokens generated",
+            "value": figure(whole),
+            "note": f"{figure(whole / len(tokens))} an iteration",
+        }
     if rows:
         elapsed_s = rows[-1]["elapsed_s"]
         yield {"label": "wall time", "value": clock(elapsed_s), "note": f"{clock(elapsed_s / len(rows))} an iteration"}
@@ -168,7 +174,9 @@ def _groups(points: Points, charts: Charts) -> Iterator[dict[str, Any]]:
     max_points = min(curves.MAX_POINTS, max(MAX_CURVE_POINTS // num_metrics, 20))
     for group in sorted(groups, key=_rank):
         drawings = [_drawing(name, points[name], charts, max_points) for name in groups[group]]
-        yield {"title": group.replace("_", " "), "charts": drawings}
+        # Four stand two by two, so that a group of one or two fits beside them.
+        width = 2 if len(drawings) == 4 else min(len(drawings), 3)
+        yield {"title": group.replace("_", " "), "charts": drawings, "width": width}
 
 
 def _rank(group: str) -> tuple[int, str]:
@@ -200,18 +208,23 @@ def time_section(rows: Sequence[Mapping[str, Any]], charts: Charts) -> dict[str,
         return None
     names = [name for name, _ in parts[: NUM_COLOURS - 1]]
     rest = sum(seconds for _, seconds in parts[NUM_COLOURS - 1 :])
-    shares = [*((name, seconds) for name, seconds in parts[: NUM_COLOURS - 1]), *([("the rest", rest)] if rest else [])]
+    shares = [*parts[: NUM_COLOURS - 1], *([("the rest", rest)] if rest else [])]
     drawn = curves.columns([name for name, _ in shares], list(_buckets(timed, names)))
     return {
         "chart": charts.add(drawn),
-        "shares": [{"name": name, "percent": seconds / whole * 100, "time": clock(seconds)} for name, seconds in shares],
+        "shares": [
+            {"name": _spoken(name), "percent": seconds / whole * 100, "time": clock(seconds)}
+            for name, seconds in shares
+        ],
         "rows": list(_time_rows(totals, dict(parts), whole)),
         "num_iterations": len(rows),
     }
 
 
 def _times(row: Mapping[str, Any]) -> dict[str, float]:
-    found = {name[5:-2]: number(value) for name, value in row.items() if name.startswith("time/") and name.endswith("_s")}
+    found = {
+        name[5:-2]: number(value) for name, value in row.items() if name.startswith("time/") and name.endswith("_s")
+    }
     return {path: seconds for path, seconds in found.items() if seconds is not None}
 
 
@@ -236,18 +249,23 @@ def _time_rows(totals: Mapping[str, float], parts: Mapping[str, float], whole: f
     def order(path: str) -> tuple[int, list[float]]:
         steps = path.split("/")
         heads = ["/".join(steps[: length + 1]) for length in range(len(steps))]
-        return (path.startswith("background/"), [-everything.get(head, 0.0) for head in heads])
+        return (path.startswith(f"{BACKGROUND}/"), [-everything.get(head, 0.0) for head in heads])
 
     for path in sorted(everything, key=order):
         seconds = everything[path]
         yield {
-            "name": path if path in parts else path.rpartition("/")[2],
+            "name": _spoken(path) if path in parts else path.rpartition("/")[2],
             "depth": 0 if path in parts else path.count("/"),
             "colour": min(largest[path], NUM_COLOURS - 1) if path in parts else None,
             "total": clock(seconds),
             "percent": f"{seconds / whole:.1%}",
             "seconds": seconds,
         }
+
+
+def _spoken(path: str) -> str:
+    group, _, name = path.rpartition("/")
+    return f"{name} (between iterations)" if group == BETWEEN else path
 
 
 def chosen_samples(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

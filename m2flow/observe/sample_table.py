@@ -20,7 +20,9 @@ MAX_CELLS = 240
 def sample_table(iteration: int, rows: Sequence[Mapping[str, Any]]) -> Table:
     """A table of ``rows``, each with prompt, completion, reward, and the parts of the reward where there are several."""
     parts = _parts(rows)
-    table = Table(title=f"samples of iteration {iteration + 1}", box=box.SIMPLE_HEAD, title_justify="left", expand=False)
+    table = Table(
+        title=f"samples of iteration {iteration + 1}", box=box.SIMPLE_HEAD, title_justify="left", expand=False
+    )
     table.add_column("reward", justify="right", no_wrap=True)
     for part in parts:
         table.add_column(Text(shown(part)), justify="right", no_wrap=True)
@@ -42,8 +44,8 @@ def _cells(row: Mapping[str, Any], parts: Sequence[str]) -> list[Text]:
     return [
         _reward(row.get("reward")),
         *(Text(figure(number(rewards.get(part))), style="dim") for part in parts),
-        Text(cut(shown(row["prompt"]), keep_end=True)),
-        Text(cut(shown(row["completion"]))),
+        Text(cut(_with_breaks(row["prompt"]), keep_end=True)),
+        Text(cut(_with_breaks(row["completion"]))),
         _length(row),
     ]
 
@@ -59,6 +61,10 @@ def _length(row: Mapping[str, Any]) -> Text:
     tokens = number(row.get("tokens"))
     cut_off = row.get("finish_reason") == "length"
     return Text(figure(tokens) + (" cut" if cut_off else ""), style="yellow" if cut_off else "dim")
+
+
+def _with_breaks(text: str) -> str:
+    return shown(text).replace("\n", "↵\n").removesuffix("\n")
 
 
 def shown(text: str) -> str:

@@ -91,7 +91,7 @@ class Spans:
             totals[path] = totals.get(path, 0.0) + end - start
             self._events.append((path, start, end, thread, iteration))
             self._num_events += 1
-        return totals
+        return {path: round(seconds, 6) for path, seconds in totals.items()}
 
     def write_trace(self, path: Path, *, before: int) -> None:
         """Save the timeline in Chrome's trace format. Spans of iterations below ``before`` already in the file stay.

@@ -35,7 +35,7 @@ class Logger(Plugin, ABC):
         self.config = config
         self.run = run
 
-    def resume_at(self, iteration: int) -> None:  # noqa: B027 - most services need nothing
+    def resume_at(self, iteration: int) -> None:
         """Called once before the first ``log``: what was logged of ``iteration`` and later ones is no longer true."""
 
     @abstractmethod

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from m2flow import config
+from m2flow.errors import ConfigError
 from m2flow.observe.loggers.base import Logger, RunInfo, missing, require
 
 ID_FILE = "wandb-id.txt"
@@ -34,20 +35,26 @@ class Wandb(Logger):
         import wandb
 
         self._service = wandb
-        self._run = wandb.init(
-            project=config.project,
-            entity=config.entity,
-            mode=config.mode,
-            name=run.title,
-            id=self._id(),
-            resume="allow",
-            dir=str(run.folder),
-            config=dict(run.settings),
-            settings=wandb.Settings(silent=True, console="off"),
-        )
+        try:
+            self._run = self._begin()
+        except wandb.Error as error:
+            raise ConfigError(f"W&B did not start: {error}; log in with `wandb login`, or take mode offline") from error
         # The iteration is the axis, not W&B's own counter, which would refuse iterations that a resume repeats.
         self._run.define_metric("iteration", hidden=True)
         self._run.define_metric("*", step_metric="iteration")
+
+    def _begin(self) -> Any:
+        return self._service.init(
+            project=self.config.project,
+            entity=self.config.entity,
+            mode=self.config.mode,
+            name=self.run.title,
+            id=self._id(),
+            resume="allow",
+            dir=str(self.run.folder),
+            config=dict(self.run.settings),
+            settings=self._service.Settings(silent=True, console="off"),
+        )
 
     def _id(self) -> str:
         path = self.run.folder / ID_FILE
@@ -61,8 +68,8 @@ class Wandb(Logger):
 
     def samples(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """One table."""
-        columns = ["iteration", *dict.fromkeys(key for row in rows for key in row)]
-        data = [[iteration, *(_cell(row.get(key)) for key in columns[1:])] for row in rows]
+        columns: list[Any] = ["iteration", *dict.fromkeys(key for row in rows for key in row)]
+        data: list[Any] = [[iteration, *(_cell(row.get(key)) for key in columns[1:])] for row in rows]
         self._run.log({"iteration": iteration, "samples": self._service.Table(columns=columns, data=data)})
 
     def close(self) -> None:

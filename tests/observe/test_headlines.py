@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+
+from m2flow.observe.headlines import HELD_OUT, KL, REWARD, clock, figure, sparkline
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0.73449, "0.734"),
+        (0.0123, "0.0123"),
+        (0.00213, "0.00213"),
+        (0.0001, "1e-4"),
+        (-2.5e-7, "-2.5e-7"),
+        (12.345, "12.3"),
+        (2410.4, "2,410"),
+        (1234567.0, "1,234,567"),
+        (3, "3"),
+        (0.0, "0"),
+        (1.0, "1"),
+        (math.nan, "NaN"),
+        (-math.inf, "-∞"),
+        (None, "–"),
+    ],
+)
+def test_numbers_are_written_in_three_digits(value, written):
+    assert figure(value) == written
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [(4.23, "4.2 s"), (59.97, "1:00"), (187, "3:07"), (7987, "2:13:07"), (94_400, "1 d 02:13")],
+)
+def test_durations_are_written_like_a_clock(seconds, written):
+    assert clock(seconds) == written
+
+
+def test_a_sparkline_goes_from_the_least_to_the_largest():
+    assert sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]) == "▁▂▃▄▅▆▇█"
+
+
+def test_a_sparkline_of_many_values_keeps_its_width_and_of_equal_ones_is_flat():
+    assert len(sparkline(list(range(1000)), width=24)) == 24
+    assert sparkline([0.5, math.nan, 0.5]) == "▄▄"
+    assert sparkline([math.nan]) == ""
+
+
+def test_the_leading_metric_is_the_mean_reward_else_any_reward():
+    assert REWARD.value({"reward/std": 0.1, "reward/mean": 0.7}) == 0.7
+    assert REWARD.value({"policy/kl": 0.1, "reward/total": 0.6}) == 0.6
+    assert REWARD.value({"policy/kl": 0.1}) is None
+    assert (KL.key(["policy/kl"]), HELD_OUT.key(["held_out/accuracy"])) == ("policy/kl", "held_out/accuracy")
