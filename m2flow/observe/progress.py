@@ -153,7 +153,7 @@ def plain_line(course: Course, metrics: Mapping[str, float], parts: Mapping[str,
     """``   12/100  reward 0.734  KL 0.0123  2,410 tokens/s  1.9 s  left 2:49  rollout.generate 62% ...``."""
     width = len(str(course.total))
     columns = [f"{course.done:>{width}}/{course.total}"]
-    for headline, room in ((REWARD, 6), (KL, 8)):
+    for headline, room in ((REWARD, 8), (KL, 8)):
         if headline.label in course.last:
             columns.append(f"{headline.label} {figure(headline.value(metrics)):>{room}}")
     if SPEED.label in course.last:
@@ -182,7 +182,7 @@ def open_progress(title: str, total: int, *, quiet: bool) -> Progress:
     """The display that fits where standard output goes."""
     if quiet:
         return SilentProgress(title, total)
-    draws = os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and "utf" in sys.stdout.encoding.lower()
+    draws = os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and "utf" in (sys.stdout.encoding or "").lower()
     if draws and sys.stdout.isatty():
         from m2flow.observe.live import LiveProgress
 

@@ -25,11 +25,13 @@ from m2flow.observe.spans import BACKGROUND, BETWEEN, ROOT, stages
 MAX_SAMPLES = 240
 MAX_SAMPLE_BYTES = 600_000
 """How much of the page all samples together may take; longer texts are cut."""
-MAX_CURVE_POINTS = 24_000
+MAX_CURVE_POINTS = 18_000
 """How many points all curves together may have."""
 MAX_COLUMNS = 112
 """Columns in the picture of where the time went."""
 NUM_COLOURS = 8
+UNSEEN = {code: "\ufffd" for code in (*range(32), 127) if chr(code) not in "\n\t"}
+"""Control characters, which have no place in HTML; those of samples are written out before (``shown``)."""
 GROUP_ORDER = ("reward", "held_out", "policy", "rollout", "throughput")
 
 Points = dict[str, list[tuple[float, float]]]
@@ -54,7 +56,7 @@ def write(folder: Path, *, total_iterations: int | None = None) -> Path:
     page = environment.from_string(template).render(
         style=style, script=script, script_hash=f"sha256-{digest}", **contents(folder, total_iterations)
     )
-    replace(folder / "report.html", page.encode("utf-8", "replace"))
+    replace(folder / "report.html", page.translate(UNSEEN).encode("utf-8", "replace"))
     return folder.resolve() / "report.html"
 
 

@@ -66,7 +66,14 @@ def test_ticks_are_round_and_hold_all_values(values, marks):
 
 @pytest.mark.parametrize(
     ("value", "step", "text"),
-    [(0.2, 0.2, "0.2"), (0.25, 0.25, "0.25"), (0.0, 0.5, "0"), (6500.0, 500.0, "6.5k"), (2e6, 1e6, "2M"), (7.5e-5, 2.5e-5, "7.5e-5")],
+    [
+        (0.2, 0.2, "0.2"),
+        (0.25, 0.25, "0.25"),
+        (0.0, 0.5, "0"),
+        (6500.0, 500.0, "6.5k"),
+        (2e6, 1e6, "2M"),
+        (7.5e-5, 2.5e-5, "7.5e-5"),
+    ],
 )
 def test_tick_labels_have_no_more_digits_than_they_need(value, step, text):
     assert tick_text(value, step) == text

@@ -34,11 +34,15 @@ def test_control_characters_are_written_out():
 
 def test_line_breaks_stay_and_are_marked():
     lines = [line.strip() for line in drawn([row("first\nsecond\n")]).splitlines()]
-    assert any(line.endswith("first↵") or "first↵" in line for line in lines) and any("second↵" == line for line in lines)
+    assert any(line.endswith("first↵") or "first↵" in line for line in lines) and any(
+        "second↵" == line for line in lines
+    )
 
 
 def test_wide_characters_keep_the_columns_aligned():
-    lines = [line for line in drawn([row("中文字符" * 30), row("😀" * 40), row("x" * 200)]).splitlines() if line.strip()]
+    lines = [
+        line for line in drawn([row("中文字符" * 30), row("😀" * 40), row("x" * 200)]).splitlines() if line.strip()
+    ]
     assert {cell_len(line) for line in lines[2:]} == {cell_len(lines[2])}
     assert cell_len(lines[2]) <= 100
 
@@ -51,7 +55,9 @@ def test_long_texts_are_cut_a_prompt_at_its_beginning():
 
 
 def test_parts_of_a_reward_have_columns_where_there_are_several():
-    text = drawn([row("2", rewards={"math_answer": 1.0, "length": None}), row("3", rewards={"math_answer": 0.0, "length": -0.5})])
+    text = drawn(
+        [row("2", rewards={"math_answer": 1.0, "length": None}), row("3", rewards={"math_answer": 0.0, "length": -0.5})]
+    )
     assert "math_answer" in text and "-0.500" in text
     assert "math_answer" not in drawn([row("2", rewards={"math_answer": 1.0})])
 

@@ -3,6 +3,7 @@
 
 import contextlib
 import io
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,21 +34,24 @@ class Trackio(Logger):
         import trackio
 
         self._service = trackio
-        name_file = run.folder / NAME_FILE
-        known = name_file.read_text(encoding="utf-8").strip() if name_file.exists() else None
         with _hushed():
             self._run = trackio.init(
                 project=config.project,
-                name=known or run.title,
+                name=self._name(),
                 space_id=config.space,
                 config=dict(run.settings),
-                resume="allow" if known else "never",
+                resume="allow",
                 embed=False,
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-        # Trackio renames a run whose name is taken; a resumed run must find its own again.
-        name_file.write_text(self._run.name, encoding="utf-8")
+
+    def _name(self) -> str:
+        # Trackio finds a run to resume by its name alone, and runs of other folders may have the same title.
+        path = self.run.folder / NAME_FILE
+        if not path.exists():
+            path.write_text(f"{self.run.title}-{secrets.token_hex(2)}", encoding="utf-8")
+        return path.read_text(encoding="utf-8").strip()
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """One row."""
