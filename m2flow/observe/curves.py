@@ -38,7 +38,7 @@ class Curve:
         return self.low != self.y or self.high != self.y
 
 
-def curve(label: str, points: Sequence[tuple[float, float]], max_points: int = MAX_POINTS) -> Curve:
+def curve(label: str, points: Sequence[tuple[float, float]], *, max_points: int = MAX_POINTS) -> Curve:
     """The curve through (iteration, value) pairs, in buckets of equal numbers of points where there are too many."""
     num = min(len(points), max_points)
     cuts = [len(points) * index // num for index in range(num + 1)] if num else [0]
@@ -88,16 +88,16 @@ class Frame:
         }
 
 
-def tick_step(low: float, high: float, target: int) -> float:
+def tick_step(low: float, high: float, *, target: int) -> float:
     """A round distance between about ``target`` ticks."""
     rough = (high - low) / max(target, 1)
     size = 10.0 ** math.floor(math.log10(rough))
     return next(size * factor for factor in TICKS if size * factor >= rough * (1 - 1e-9))
 
 
-def ticks(low: float, high: float, target: int) -> list[float]:
+def ticks(low: float, high: float, *, target: int) -> list[float]:
     """Round numbers from at most ``low`` to at least ``high``, about ``target`` of them."""
-    step = tick_step(low, high, target)
+    step = tick_step(low, high, target=target)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [index * step for index in range(first, last + 1)]
 
@@ -110,7 +110,7 @@ def value_ticks(values: Sequence[float]) -> list[float]:
         low, high = min(0.0, 2 * low), max(0.0, 2 * high)
     if high - low < 1 / LARGEST:
         low, high = 0.0, 1.0
-    return ticks(low, high, 4)
+    return ticks(low, high, target=4)
 
 
 def tick_text(value: float, step: float) -> str:
@@ -135,7 +135,7 @@ def plot(curves: Sequence[Curve], *, width: int = 380, height: int = 170) -> tup
     frame = Frame(width, height, reach, (marks[0], marks[-1]))
     body = [*axes(frame, marks)]
     for index, one in enumerate(curves):
-        body.extend(_line(frame, one, index))
+        body.extend(_line(frame, one, index=index))
     series = [_series(one) for one in curves]
     return svg(frame, body), {"frame": frame.describe(), "series": series}
 
@@ -172,29 +172,29 @@ def iteration_ticks(low: float, high: float, *, target: int) -> list[int]:
     """Whole iterations to label."""
     if high - low < 1:
         return [round(low)]
-    step = math.ceil(tick_step(low, high, target))
+    step = math.ceil(tick_step(low, high, target=target))
     return list(range(math.ceil(low / step) * step, math.floor(high) + 1, step))
 
 
-def _line(frame: Frame, one: Curve, index: int) -> Iterator[str]:
+def _line(frame: Frame, one: Curve, *, index: int) -> Iterator[str]:
     kind = f"s{index}"
     if one.bucketed:
         yield f'<path class="band {kind}" d="{_band(frame, one)}"/>'
-        yield f'<path class="line {kind}" d="{_path(frame, one.x, one.y)}"/>'
+        yield f'<path class="line {kind}" d="{_path(frame, one.x, ys=one.y)}"/>'
         return
     known = [(x, y) for x, y in zip(one.x, one.y, strict=True) if y is not None]
     if len(known) < SMOOTHED_FROM:
         # Few points are rare ones (an evaluation now and then): the line runs over the iterations without one.
-        yield f'<path class="line {kind}" d="{_path(frame, one.x, one.y)}"/>'
+        yield f'<path class="line {kind}" d="{_path(frame, one.x, ys=one.y)}"/>'
         yield from (
             f'<circle class="dot {kind}" cx="{frame.at_x(x):.1f}" cy="{frame.at_y(y):.1f}" r="2.4"/>' for x, y in known
         )
         return
     if not noisy([y for _, y in known]):
-        yield f'<path class="line {kind}" d="{_path(frame, one.x, one.y)}"/>'
+        yield f'<path class="line {kind}" d="{_path(frame, one.x, ys=one.y)}"/>'
         return
-    yield f'<path class="faint {kind}" d="{_path(frame, one.x, one.y)}"/>'
-    yield f'<path class="line {kind}" d="{_path(frame, one.x, smoothed(one.y))}"/>'
+    yield f'<path class="faint {kind}" d="{_path(frame, one.x, ys=one.y)}"/>'
+    yield f'<path class="line {kind}" d="{_path(frame, one.x, ys=smoothed(one.y))}"/>'
 
 
 def noisy(values: Sequence[float]) -> bool:
@@ -208,10 +208,10 @@ def smoothed(values: Sequence[float | None]) -> list[float | None]:
     spread = max(1.0, len(values) / 45)
     reach = math.ceil(3 * spread)
     window = [math.exp(-0.5 * (offset / spread) ** 2) for offset in range(-reach, reach + 1)]
-    return [None if value is None else _window_mean(values, index, window) for index, value in enumerate(values)]
+    return [None if value is None else _window_mean(values, index, window=window) for index, value in enumerate(values)]
 
 
-def _window_mean(values: Sequence[float | None], centre: int, window: Sequence[float]) -> float:
+def _window_mean(values: Sequence[float | None], centre: int, *, window: Sequence[float]) -> float:
     first = centre - len(window) // 2
     pairs = [
         (weight, value)
@@ -221,7 +221,7 @@ def _window_mean(values: Sequence[float | None], centre: int, window: Sequence[f
     return sum(weight * value for weight, value in pairs) / sum(weight for weight, _ in pairs)
 
 
-def _path(frame: Frame, xs: Sequence[float], ys: Sequence[float | None]) -> str:
+def _path(frame: Frame, xs: Sequence[float], *, ys: Sequence[float | None]) -> str:
     parts, pen_down = [], False
     for x, y in zip(xs, ys, strict=True):
         if y is not None:
@@ -240,7 +240,7 @@ def _band(frame: Frame, one: Curve) -> str:
 def columns(names: Sequence[str], rows: Sequence[tuple[float, Mapping[str, float]]]) -> tuple[str, dict[str, Any]]:
     """Stacked columns, one a row of (iteration, seconds per name), the first name at the bottom."""
     highest = max((sum(parts.values()) for _, parts in rows), default=0.0)
-    marks = ticks(0.0, highest or 1.0, 4)
+    marks = ticks(0.0, highest or 1.0, target=4)
     half = (rows[-1][0] - rows[0][0]) / max(len(rows) - 1, 1) / 2 if rows else 0.0
     xs = (rows[0][0] - half, rows[-1][0] + half) if rows else (0, 0)
     frame = Frame(1120, 220, xs, (0.0, marks[-1]))
@@ -248,7 +248,9 @@ def columns(names: Sequence[str], rows: Sequence[tuple[float, Mapping[str, float
     gap = min(2.0, room * 0.15)
     body = [*axes(frame, marks)]
     for position, (_, parts) in enumerate(rows):
-        body.extend(_column(frame, names, parts, (frame.left + position * room + gap / 2, min(room - gap, 90.0))))
+        body.extend(
+            _column(frame, names, parts=parts, place=(frame.left + position * room + gap / 2, min(room - gap, 90.0)))
+        )
     series = [
         {"label": n, "x": [_short(x) for x, _ in rows], "y": [_short(p.get(n, 0.0)) for _, p in rows]} for n in names
     ]
@@ -256,7 +258,7 @@ def columns(names: Sequence[str], rows: Sequence[tuple[float, Mapping[str, float
 
 
 def _column(
-    frame: Frame, names: Sequence[str], parts: Mapping[str, float], place: tuple[float, float]
+    frame: Frame, names: Sequence[str], *, parts: Mapping[str, float], place: tuple[float, float]
 ) -> Iterator[str]:
     x, width = place
     below = 0.0
@@ -270,14 +272,14 @@ def _column(
 
 def spark(values: Sequence[float], *, width: int = 120, height: int = 30) -> str:
     """A small curve without axes."""
-    one = curve("", list(enumerate(values)), 60)
+    one = curve("", list(enumerate(values)), max_points=60)
     known = [y for y in one.y if y is not None]
     if len(known) < 2:
         return ""
     low, high = min(known), max(known)
     room = (low, high) if high > low else (low - 1, high + 1)
     frame = Frame(width, height, (one.x[0], one.x[-1]), room, left=1, right=1, top=2, bottom=2)
-    line = _path(frame, one.x, one.y)
+    line = _path(frame, one.x, ys=one.y)
     return (
         f'<svg class="spark" viewBox="0 0 {width} {height}" aria-hidden="true"><path class="line s0" d="{line}"/></svg>'
     )

@@ -49,9 +49,11 @@ def figure(value: float | None, digits: int = 3) -> str:
         return f"{int(value):,}"
     if size >= 10**digits:
         return f"{value:,.0f}"
-    if size >= 1e-3:
+    if 1e-3 <= size < 1e-2:
+        return f"{value:.{digits}g}"
+    if size >= 1e-2:
         decimals = digits - 1 - math.floor(math.log10(size))
-        return f"{value:.{min(max(decimals, 0), digits + 2)}f}"
+        return f"{value:.{max(decimals, 0)}f}"
     return scientific(value, digits)
 
 

@@ -90,7 +90,7 @@ class Above(io.TextIOBase):
 class LiveProgress(Progress):
     """The display; it holds standard output and error from ``start`` to ``close``."""
 
-    def __init__(self, title: str, total: int, console: Console | None = None) -> None:
+    def __init__(self, title: str, total: int, *, console: Console | None = None) -> None:
         super().__init__(title, total)
         self._console = console or Console(file=sys.stdout, highlight=False)
         self._live: Live | None = None

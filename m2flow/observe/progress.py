@@ -68,7 +68,7 @@ class Progress(ABC):
             metrics = {name: value for name, given in row.items() if (value := number(given)) is not None}
             self.course.add(row["iteration"], metrics)
 
-    def show(self, iteration: int, metrics: Mapping[str, float], parts: Mapping[str, float]) -> None:
+    def show(self, iteration: int, metrics: Mapping[str, float], *, parts: Mapping[str, float]) -> None:
         """One iteration is done; ``parts`` says how many seconds went where."""
         self.course.add(iteration, metrics)
         self.draw(metrics, parts)
@@ -117,7 +117,7 @@ class SilentProgress(Progress):
 class PlainProgress(Progress):
     """One line an iteration, without control codes; columns stand below one another."""
 
-    def __init__(self, title: str, total: int, stream: TextIO) -> None:
+    def __init__(self, title: str, total: int, *, stream: TextIO) -> None:
         super().__init__(title, total)
         self._console = plain_console(stream)
 
@@ -129,7 +129,7 @@ class PlainProgress(Progress):
 
     def draw(self, metrics: Mapping[str, float], parts: Mapping[str, float]) -> None:
         """One line."""
-        self.print(plain_line(self.course, metrics, parts))
+        self.print(plain_line(self.course, metrics, parts=parts))
 
     def stage(self, path: str) -> None:
         """Nothing: a line an iteration is enough."""
@@ -149,7 +149,7 @@ class PlainProgress(Progress):
         """Nothing to give back."""
 
 
-def plain_line(course: Course, metrics: Mapping[str, float], parts: Mapping[str, float]) -> str:
+def plain_line(course: Course, metrics: Mapping[str, float], *, parts: Mapping[str, float]) -> str:
     """``   12/100  reward 0.734  KL 0.0123  2,410 tokens/s  1.9 s  left 2:49  rollout.generate 62% ...``."""
     width = len(str(course.total))
     columns = [f"{course.done:>{width}}/{course.total}"]
@@ -187,4 +187,4 @@ def open_progress(title: str, total: int, *, quiet: bool) -> Progress:
         from m2flow.observe.live import LiveProgress
 
         return LiveProgress(title, total)
-    return PlainProgress(title, total, sys.stdout)
+    return PlainProgress(title, total, stream=sys.stdout)

@@ -41,9 +41,9 @@ class ObserveConfig(Config):
 
     loggers: tuple[LoggerConfig, ...] = ()
     """Where metrics go besides the run's folder: tensorboard, wandb, trackio."""
-    sample_every: int = Field(10, ge=0)
+    sample_every: int = Field(default=10, ge=0)
     """Iterations between two tables of samples on the screen; 0 shows none."""
-    samples_per_iteration: int = Field(4, ge=0)
+    samples_per_iteration: int = Field(default=4, ge=0)
     """How many samples of an iteration are kept in samples.jsonl and shown in the table."""
     quiet: bool = False
     """Print nothing at all."""
@@ -110,7 +110,7 @@ class Recorder:
         self._metrics.append({**stamp, **everything})
         for logger in self._loggers:
             logger.log(iteration, everything)
-        self._progress.show(iteration, everything, stages(times))
+        self._progress.show(iteration, everything, parts=stages(times))
 
     def samples(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep some of an iteration's samples, evenly spread over ``rows``, and show them when a table is due.

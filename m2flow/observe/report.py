@@ -86,7 +86,7 @@ def contents(folder: Path, total_iterations: int | None) -> dict[str, Any]:
         "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(rows[0]["unix_time_s"])) if rows else "",
         "num_done": len(rows),
         "num_total": total,
-        "cards": list(cards(rows, points, total)),
+        "cards": list(cards(rows, points, total=total)),
         "headline": _headline(points, charts),
         "groups": list(_groups(points, charts)),
         "times": time_section(rows, charts),
@@ -122,7 +122,7 @@ class Charts:
         return {"svg": Markup(svg), "number": len(self.data) - 1}
 
 
-def cards(rows: Sequence[Mapping[str, Any]], points: Points, total: int) -> Iterator[dict[str, Any]]:
+def cards(rows: Sequence[Mapping[str, Any]], points: Points, *, total: int) -> Iterator[dict[str, Any]]:
     """The summary."""
     from markupsafe import Markup
 
@@ -175,7 +175,7 @@ def _groups(points: Points, charts: Charts) -> Iterator[dict[str, Any]]:
     num_metrics = max(sum(map(len, groups.values())), 1)
     max_points = min(curves.MAX_POINTS, max(MAX_CURVE_POINTS // num_metrics, 20))
     for group in sorted(groups, key=_rank):
-        drawings = [_drawing(name, points[name], charts, max_points) for name in groups[group]]
+        drawings = [_drawing(name, points[name], charts=charts, max_points=max_points) for name in groups[group]]
         # Four stand two by two, so that a group of one or two fits beside them.
         width = 2 if len(drawings) == 4 else min(len(drawings), 3)
         yield {"title": group.replace("_", " "), "charts": drawings, "width": width}
@@ -185,8 +185,8 @@ def _rank(group: str) -> tuple[int, str]:
     return (GROUP_ORDER.index(group) if group in GROUP_ORDER else len(GROUP_ORDER), group)
 
 
-def _drawing(name: str, values: list[tuple[float, float]], charts: Charts, max_points: int) -> dict[str, Any]:
-    one = curves.curve(name, values, max_points)
+def _drawing(name: str, values: list[tuple[float, float]], *, charts: Charts, max_points: int) -> dict[str, Any]:
+    one = curves.curve(name, values, max_points=max_points)
     label = name.partition("/")[2] or name
     return {
         **charts.add(curves.plot([one])),
@@ -211,14 +211,16 @@ def time_section(rows: Sequence[Mapping[str, Any]], charts: Charts) -> dict[str,
     names = [name for name, _ in parts[: NUM_COLOURS - 1]]
     rest = sum(seconds for _, seconds in parts[NUM_COLOURS - 1 :])
     shares = [*parts[: NUM_COLOURS - 1], *([("the rest", rest)] if rest else [])]
-    drawn = curves.columns([name for name, _ in shares], list(_buckets(timed, names)))
+    drawing, data = curves.columns([name for name, _ in shares], list(_buckets(timed, names)))
+    for series in data["series"]:
+        series["label"] = _spoken(series["label"])
     return {
-        "chart": charts.add(drawn),
+        "chart": charts.add((drawing, data)),
         "shares": [
             {"name": _spoken(name), "percent": seconds / whole * 100, "time": clock(seconds)}
             for name, seconds in shares
         ],
-        "rows": list(_time_rows(totals, dict(parts), whole)),
+        "rows": list(_time_rows(totals, dict(parts), whole=whole)),
         "num_iterations": len(rows),
     }
 
@@ -244,7 +246,7 @@ def _buckets(
         yield sum(iteration for iteration, _ in bucket) / len(bucket), mean
 
 
-def _time_rows(totals: Mapping[str, float], parts: Mapping[str, float], whole: float) -> Iterator[dict[str, Any]]:
+def _time_rows(totals: Mapping[str, float], parts: Mapping[str, float], *, whole: float) -> Iterator[dict[str, Any]]:
     everything = {**parts, **{path: seconds for path, seconds in totals.items() if path != ROOT}}
     largest = {name: index for index, name in enumerate(parts)}
 

@@ -12,6 +12,7 @@ from m2flow.observe.headlines import HELD_OUT, KL, REWARD, clock, figure, sparkl
         (0.73449, "0.734"),
         (0.0123, "0.0123"),
         (0.00213, "0.00213"),
+        (0.001, "0.001"),
         (0.0001, "1e-4"),
         (-2.5e-7, "-2.5e-7"),
         (12.345, "12.3"),

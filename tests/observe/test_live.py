@@ -56,7 +56,7 @@ def started(screen, monkeypatch):
         monkeypatch.setattr(sys, "stdout", screen)
         monkeypatch.setattr(sys, "stderr", screen)
         console = Console(file=screen, force_terminal=True, width=width, height=30, color_system="standard")
-        displays.append(LiveProgress(title, 10, console))
+        displays.append(LiveProgress(title, 10, console=console))
         displays[-1].start([])
         return displays[-1]
 
@@ -68,7 +68,9 @@ def started(screen, monkeypatch):
 def run_iteration(live, iteration, reward):
     live.stage("between/iteration/rollout.generate")
     live.show(
-        iteration, {"reward/mean": reward, "policy/kl": 0.01, "time/iteration_s": 2.0}, {"generate": 1.5, "update": 0.5}
+        iteration,
+        {"reward/mean": reward, "policy/kl": 0.01, "time/iteration_s": 2.0},
+        parts={"generate": 1.5, "update": 0.5},
     )
 
 

@@ -155,7 +155,7 @@ def test_a_logger_that_does_not_exist_is_named_with_the_nearest():
 
 
 def test_loggers_are_chosen_by_name_or_with_options(tmp_path):
-    config = ObserveConfig(loggers=["tensorboard", {"name": "wandb", "project": "mine"}])
+    config = ObserveConfig(loggers=("tensorboard", {"name": "wandb", "project": "mine"}))
     assert [type(choice).owner.name for choice in config.loggers] == ["tensorboard", "wandb"]
     assert config.loggers[1].project == "mine" and config.loggers[1].mode == "offline"
     assert ObserveConfig.from_dict(config.to_dict()) == config
