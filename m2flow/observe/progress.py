@@ -89,12 +89,14 @@ class Progress(ABC):
     def close(self) -> None:
         """Give the terminal back."""
 
-    def finish(self, report: Path) -> None:
+    def finish(self, report: Path, elapsed_s: float) -> None:
         """Say how it went and where the report is."""
         course = self.course
         ended = "finished" if course.done >= course.total else "stopped"
         changes = [text for headline in (REWARD, HELD_OUT) if (text := course.change(headline))]
-        self.print("  ".join([f"{ended} after {course.done} of {course.total} iterations", *changes]))
+        self.print(
+            "  ".join([f"{ended} after {course.done} of {course.total} iterations in {clock(elapsed_s)}", *changes])
+        )
         self.print(f"report: {report.as_uri()}")
 
 

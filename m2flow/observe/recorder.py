@@ -105,12 +105,14 @@ class Recorder:
         if taken := [name for name in metrics if name in RESERVED or name in measured]:
             raise M2flowError(f"metric '{taken[0]}' is one that the recorder writes itself: give it another name")
         everything = {**metrics, **measured}
-        elapsed_s = round(time.monotonic() - self._started_s, 3)
-        stamp = {"iteration": iteration, "unix_time_s": round(time.time(), 3), "elapsed_s": elapsed_s}
+        stamp = {"iteration": iteration, "unix_time_s": round(time.time(), 3), "elapsed_s": round(self._elapsed_s(), 3)}
         self._metrics.append({**stamp, **everything})
         for logger in self._loggers:
             logger.log(iteration, everything)
         self._progress.show(iteration, everything, parts=stages(times))
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started_s
 
     def samples(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep some of an iteration's samples, evenly spread over ``rows``, and show them when a table is due.
@@ -147,7 +149,7 @@ class Recorder:
         self._spans.take(self.total_iterations)
         self._spans.write_trace(self.folder / "trace.json", before=self._first)
         written = report.write(self.folder, total_iterations=self.total_iterations)
-        self._progress.finish(written)
+        self._progress.finish(written, self._elapsed_s())
 
 
 def _throughput(metrics: Mapping[str, float], times: Mapping[str, float]) -> dict[str, float]:

@@ -56,7 +56,7 @@ def test_without_a_terminal_there_are_no_control_codes_even_where_colours_are_fo
     plain.start([])
     plain.show(0, METRICS, parts={"a": 1.0})
     plain.print(sample_table(0, [{"prompt": "1 +\x1b[2J", "completion": "[red]2", "reward": 1.0}]))
-    plain.finish(progress_module.Path("/runs/a/report.html"))
+    plain.finish(progress_module.Path("/runs/a/report.html"), 151.0)
     assert not any(ord(character) < 32 and character != "\n" for character in file.getvalue())
 
 
@@ -99,9 +99,9 @@ def test_the_end_says_how_reward_went_and_where_the_report_is():
     plain = PlainProgress("run", 2, stream=file)
     plain.show(0, {"reward/mean": 0.31, "held_out/reward": 0.3}, parts={})
     plain.show(1, {"reward/mean": 0.93, "held_out/reward": 0.94}, parts={})
-    plain.finish(progress_module.Path("/runs/a b/report.html"))
+    plain.finish(progress_module.Path("/runs/a b/report.html"), 151.0)
     assert file.getvalue().splitlines()[-2:] == [
-        "finished after 2 of 2 iterations  reward 0.310 -> 0.930  held-out 0.300 -> 0.940",
+        "finished after 2 of 2 iterations in 2:31  reward 0.310 -> 0.930  held-out 0.300 -> 0.940",
         "report: file:///runs/a%20b/report.html",
     ]
 
@@ -110,7 +110,7 @@ def test_a_run_that_ended_early_says_stopped():
     file = io.StringIO()
     plain = PlainProgress("run", 5, stream=file)
     plain.show(0, METRICS, parts={})
-    plain.finish(progress_module.Path("/r.html"))
+    plain.finish(progress_module.Path("/r.html"), 1.0)
     assert "stopped after 1 of 5 iterations" in file.getvalue()
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -128,7 +129,7 @@ def test_closing_says_how_it_went_and_closing_again_does_nothing(tmp_path, capsy
     one.close()
     one.close()
     out = capsys.readouterr().out
-    assert out.count("finished after 3 of 3 iterations  reward 0.250 -> 0.750") == 1
+    assert len(re.findall(r"finished after 3 of 3 iterations in [\d.]+ s  reward 0.250 -> 0.750\n", out)) == 1
     assert f"report: {(tmp_path / 'report.html').resolve().as_uri()}" in out
 
 
