@@ -41,13 +41,19 @@ def make_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedToken
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", extra_special_tokens=special[2:4]
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        extra_special_tokens=special[2:4],
     )
     fast.chat_template = chat_template
     return fast
 
 
-def make_folder(folder: Path, family: str = "llama", *, chat_template: str | None = CHAT_TEMPLATE, **options: Any) -> Path:
+def make_folder(
+    folder: Path, family: str = "llama", *, chat_template: str | None = CHAT_TEMPLATE, **options: Any
+) -> Path:
     """A random model of ``family`` with its tokenizer; its weights are large enough for logits to matter."""
     torch.manual_seed(1)
     module = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**SIZES, **options}))

@@ -47,9 +47,7 @@ def test_packed_logits_are_those_of_each_sequence_alone(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_layout_that_lets_sequences_see_each_other_changes_the_logits(
-    folder_of: Callable[[str], Path], family: str
-):
+def test_a_layout_that_lets_sequences_see_each_other_changes_the_logits(folder_of: Callable[[str], Path], family: str):
     policy = Llm(Llm.Config(model=str(folder_of(family))))
     ids, positions = packed_row()
     with torch.no_grad():
@@ -123,7 +121,11 @@ def test_the_state_of_another_model_is_refused(llama: Path, change: str):
     policy = Llm(Llm.Config(model=str(llama)))
     state = {name: weight.clone() for name, weight in policy.state().items()}
     weight = state.pop("model.norm.weight")
-    changed = {"missing": {}, "shape": {"model.norm.weight": weight[1:]}, "dtype": {"model.norm.weight": weight.double()}}
+    changed = {
+        "missing": {},
+        "shape": {"model.norm.weight": weight[1:]},
+        "dtype": {"model.norm.weight": weight.double()},
+    }
     with pytest.raises(CheckpointError, match=r"belong to another model: 1 of .*model\.norm\.weight"):
         policy.load_state({**state, **changed[change]})
 

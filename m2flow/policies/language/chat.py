@@ -41,7 +41,9 @@ class PromptEncoder:
             ModelError: a chat, and the tokenizer has no chat template.
         """
         if (prompt.text is None) == (prompt.messages is None):
-            raise DataError(f"prompt '{prompt.id}' has both or neither of 'text' and 'messages': give exactly one of them")
+            raise DataError(
+                f"prompt '{prompt.id}' has both or neither of 'text' and 'messages': give exactly one of them"
+            )
         ids = self._text_ids(prompt) if prompt.messages is None else self._chat_ids(prompt)
         if not ids:
             raise DataError(f"prompt '{prompt.id}' is empty: it has no tokens, so that there is nothing to continue")

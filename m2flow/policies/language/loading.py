@@ -27,7 +27,7 @@ def load_module(folder: Path, *, dtype: str) -> Any:
     """
     config = load_config(folder)
     try:
-        with _quiet():
+        with quiet():
             module, report = AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
@@ -36,6 +36,7 @@ def load_module(folder: Path, *, dtype: str) -> Any:
                 use_safetensors=True,
                 local_files_only=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are in the report, which is not ignored
             )
     except SafetensorError as error:
         raise ModelError(f"a *.safetensors file in {folder} is damaged: {error}; copy or download it again") from error
@@ -68,12 +69,18 @@ def load_tokenizer(folder: Path) -> Any:
     """The tokenizer in ``folder``.
 
     Raises:
-        ModelError: missing or damaged.
+        ModelError: missing, damaged, or with more tokens than the model has.
     """
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError, ImportError, json.JSONDecodeError) as error:
         raise ModelError(f"the tokenizer in {folder} cannot be loaded: {error}; copy its files there again") from error
+    vocabulary = load_config(folder).vocab_size
+    if len(tokenizer) > vocabulary:
+        raise ModelError(
+            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model {vocabulary}: take the model's own tokenizer"
+        )
+    return tokenizer
 
 
 def context_tokens(config: PreTrainedConfig) -> int:
@@ -92,7 +99,7 @@ def context_tokens(config: PreTrainedConfig) -> int:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bar and no table of keys: what is wrong with the keys is an error of ours."""
     level, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

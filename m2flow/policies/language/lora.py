@@ -22,6 +22,12 @@ ACTIVE = "default"
 INITIAL = "initial"
 """peft's name of the frozen copy that training of a loaded adapter started from."""
 WEIGHTS = "adapter_model.safetensors"
+SUPPORTED = frozenset(
+    "r lora_alpha target_modules exclude_modules lora_dropout rank_pattern alpha_pattern use_rslora layers_to_transform "
+    "layers_pattern init_lora_weights inference_mode task_type peft_type base_model_name_or_path revision auto_mapping "
+    "peft_version".split()
+)
+"""Options of a peft LoRA configuration that may differ from their defaults: which layers, which ranks, and notes."""
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +81,9 @@ def load(module: Any, path: Path) -> Adapter:
     """
     options = _require_loadable(path)
     try:
-        model = peft.PeftModel.from_pretrained(module, str(path), adapter_name=ACTIVE, is_trainable=True, config=options)
+        model = peft.PeftModel.from_pretrained(
+            module, str(path), adapter_name=ACTIVE, is_trainable=True, config=options
+        )
         model.load_adapter(str(path), adapter_name=INITIAL, is_trainable=False)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelError(f"the adapter in {path} does not fit {type(module).__name__}: {error}") from error
@@ -109,7 +117,11 @@ def _require_loadable(path: Path) -> peft.LoraConfig:
         pickled = (path / "adapter_model.bin").is_file()
         raise ModelError(
             f"{path} has no {WEIGHTS}"
-            + ("; adapter_model.bin is a pickle, which m2flow does not read: save it again with a present peft" if pickled else "")
+            + (
+                "; adapter_model.bin is a pickle, which m2flow does not read: save it again with a present peft"
+                if pickled
+                else ""
+            )
         )
     try:
         given = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))
@@ -118,11 +130,11 @@ def _require_loadable(path: Path) -> peft.LoraConfig:
         raise ModelError(f"{path / 'adapter_config.json'} cannot be read: {error}") from error
     if not isinstance(options, peft.LoraConfig):
         raise ModelError(f"{path} is an adapter of type {given.get('peft_type')}, expected LORA")
-    asked = [name for name in ("modules_to_save", "use_dora", "target_parameters", "layer_replication") if given.get(name)]
-    if options.bias != "none":
-        asked.append("bias")
-    if asked:
-        raise ModelError(f"the adapter in {path} uses {', '.join(asked)}, which is not supported: plain LoRA layers only")
+    plain, used = peft.LoraConfig().to_dict(), options.to_dict()
+    if asked := sorted(name for name in used.keys() - SUPPORTED if used[name] != plain[name]):
+        raise ModelError(
+            f"the adapter in {path} uses {', '.join(asked)}, which is not supported: plain LoRA layers only"
+        )
     if options.lora_dropout:
         log.warning("adapter %s: its dropout of %s is set to 0, as for every policy", path, options.lora_dropout)
         options.lora_dropout = 0.0
@@ -152,7 +164,11 @@ def _require_bare_head(module: Any) -> None:
     """Log-probs are computed from the head's plain weight, and merging knows linear layers only."""
     if isinstance(module.get_output_embeddings(), LoraLayer):
         raise ModelError("an adapter on the output projection is not supported: leave it out of the targets")
-    odd = [name for name, x in module.named_modules() if isinstance(x, LoraLayer) and not isinstance(x.get_base_layer(), nn.Linear)]
+    odd = [
+        name
+        for name, x in module.named_modules()
+        if isinstance(x, LoraLayer) and not isinstance(x.get_base_layer(), nn.Linear)
+    ]
     if odd:
         raise ModelError(f"adapters go on linear layers only, and {odd[0]} is none: leave it out of the targets")
 

@@ -44,12 +44,15 @@ class CausalLayout(attention.Layout):
         self.layers.add(layer)
         parts = zip(*(x.split(self.lengths, dim=1) for x in (query, key, value)), strict=True)
         out = [
-            functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True) for q, k, v in parts
+            functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
+            for q, k, v in parts
         ]
         return torch.cat(out, dim=1).transpose(0, 1)
 
 
-def decode(module: Any, token_ids: Tensor, positions: Tensor, layout: attention.Layout) -> Float[Tensor, "tokens width"]:
+def decode(
+    module: Any, token_ids: Tensor, positions: Tensor, layout: attention.Layout
+) -> Float[Tensor, "tokens width"]:
     """Hidden states of one packed row, before the output projection."""
     out = module.get_decoder()(
         input_ids=token_ids.unsqueeze(0),

@@ -52,4 +52,6 @@ def _save_module(module: Any, path: Path, state: dict[str, torch.Tensor]) -> Non
 def _save_rest(policy: "Llm", path: Path) -> None:
     policy.tokenizer.save_pretrained(path)
     if policy.config.chat.template is not None:
-        (path / "chat_template.jinja").write_text(policy.config.chat.template.read_text(encoding="utf-8"), encoding="utf-8")
+        (path / "chat_template.jinja").write_text(
+            policy.config.chat.template.read_text(encoding="utf-8"), encoding="utf-8"
+        )

@@ -40,18 +40,25 @@ def folder() -> Path:
     target = _converted()
     if target.is_dir():
         return target
+    from m2flow.policies.language import loading
+
     if found := problems():
         raise ModelError(found[0])
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{FOLDER}-", dir=target.parent))
     except OSError as error:
-        raise ModelError(f"cannot write to the cache {target.parent}: {error}; set XDG_CACHE_HOME to another folder") from error
+        raise ModelError(
+            f"cannot write to the cache {target.parent}: {error}; set XDG_CACHE_HOME to another folder"
+        ) from error
     try:
-        _convert(_package_folder(), work)
+        with loading.quiet():
+            _convert(_package_folder(), work)
         _publish(work, target)
     except OSError as error:
-        raise ModelError(f"cannot convert {GGUF_FILE} into {target.parent}: {error}; it needs 540 MB of free disk") from error
+        raise ModelError(
+            f"cannot convert {GGUF_FILE} into {target.parent}: {error}; it needs 540 MB of free disk"
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
