@@ -74,13 +74,15 @@ class Llm(Policy):
         return module
 
     def _attach(self, module: Any) -> "Adapter | None":
-        if self.config.lora is None and self.config.adapter is None:
-            return None
-        from m2flow.policies.language import lora
-
         if self.config.adapter is not None:
+            from m2flow.policies.language import lora
+
             return lora.load(module, self.config.adapter)
-        return lora.create(module, self.config.lora)
+        if self.config.lora is not None:
+            from m2flow.policies.language import lora
+
+            return lora.create(module, self.config.lora)
+        return None
 
     @property
     def adapter(self) -> "Adapter | None":

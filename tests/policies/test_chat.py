@@ -16,7 +16,7 @@ HELLO = ({"role": "user", "content": "hello"},)
 
 
 def policy(folder: Path, **chat: object) -> Llm:
-    return Llm(Llm.Config(model=str(folder), chat=chat))
+    return Llm(Llm.Config.from_dict({"model": str(folder), "chat": chat}))
 
 
 def shown(policy: Llm, prompt: Prompt) -> str:

@@ -92,7 +92,7 @@ def test_making_a_policy_reads_nothing():
 
 
 def test_the_policy_is_found_by_its_name(llama: Path):
-    config = registry.load("policies", "llm").Config(model=str(llama))
+    config = registry.load("policies", "llm").Config.from_dict({"model": str(llama)})
     assert isinstance(registry.build(config), Llm)
 
 
@@ -174,8 +174,9 @@ def test_bfloat16_is_there_when_asked_for(llama: Path):
 
 
 def test_configuration_mistakes_are_found_without_loading(tmp_path: Path):
-    config = Llm.Config(
-        model=str(tmp_path / "nothing"), lora={"rank": 4}, adapter=tmp_path, chat={"template": tmp_path / "none.jinja"}
+    missing = {"template": tmp_path / "none.jinja"}
+    config = Llm.Config.from_dict(
+        {"model": str(tmp_path / "nothing"), "lora": {"rank": 4}, "adapter": tmp_path, "chat": missing}
     )
     with pytest.raises(ConfigError) as caught:
         config.check()

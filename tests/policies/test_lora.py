@@ -24,7 +24,7 @@ def logits(policy: Llm) -> torch.Tensor:
 
 
 def new(folder: Path, **lora: object) -> Llm:
-    return Llm(Llm.Config(model=str(folder), lora={"rank": 4, "alpha": 8, **lora}))
+    return Llm(Llm.Config.from_dict({"model": str(folder), "lora": {"rank": 4, "alpha": 8, **lora}}))
 
 
 def shaken(policy: Llm) -> Llm:
@@ -167,7 +167,7 @@ def test_a_merged_model_says_the_same_and_merging_leaves_the_policy_as_it_is(lla
 
 def test_dropout_is_refused_with_the_reason():
     with pytest.raises(ConfigError, match="log-probs differ from the rollout's"):
-        Llm.Config(lora={"dropout": 0.1})
+        Llm.Config.from_dict({"lora": {"dropout": 0.1}})
 
 
 def test_an_adapter_of_another_model_is_an_error(build: Callable[..., Path], llama: Path, tmp_path: Path):

@@ -26,9 +26,10 @@ def load_module(folder: Path, *, dtype: str) -> Any:
             architecture is not supported.
     """
     config = load_config(folder)
+    auto: Any = AutoModelForCausalLM
     try:
         with quiet():
-            module, report = AutoModelForCausalLM.from_pretrained(
+            module, report = auto.from_pretrained(
                 folder,
                 config=config,
                 dtype=DTYPES[dtype],

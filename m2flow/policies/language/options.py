@@ -13,7 +13,7 @@ class LoraConfig(Config):
 
     rank: int = Field(16, gt=0)
     """Inner dimension of each adapter."""
-    alpha: float = Field(32.0, gt=0)
+    alpha: int = Field(32, gt=0)
     """An adapter's output is multiplied by ``alpha / rank``."""
     targets: tuple[str, ...] = Field(("all-linear",), min_length=1)
     """Names of the linear layers that get an adapter; ``all-linear`` means every one but the output projection."""
