@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The role that learns: scored groups in, optimizer steps on the policy's weights, metrics out."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter
+
+from m2flow.algorithms.base import Algorithm
+from m2flow.data.samples import Group
+from m2flow.engines.base import SamplingConfig
+from m2flow.errors import LearnerError
+from m2flow.flow.selection import Selection, select
+from m2flow.registry import Choice, build
+from m2flow.trainers.base import Settings, Trainer
+from m2flow.trainers.packing.critic import Critic
+from m2flow.trainers.packing.texts import Models, Texts, batch_of
+
+_ALGORITHM: TypeAdapter[Any] = TypeAdapter(Choice["algorithms"])
+_TRAINER: TypeAdapter[Any] = TypeAdapter(Choice["trainers"])
+
+
+class Learner:
+    """Trains ``policy`` by reinforcement on groups of texts.
+
+    What the algorithm needs (reference policy, critic) is made at the first update, from the weights that the policy has
+    before it. ``sampling`` is what the rollout samples with: its temperature divides the learner's logits too, and
+    its ``max_new_tokens`` is the longest response that losses may be divided by.
+    """
+
+    context: Any = None
+
+    def __init__(
+        self, policy: Any, *, algorithm: Any = "grpo", trainer: Any = "local", sampling: SamplingConfig | None = None
+    ) -> None:
+        self.policy = policy
+        self.sampling = sampling or SamplingConfig()
+        if self.sampling.temperature <= 0:
+            raise LearnerError("sampling.temperature is 0, which has no log-probs to train on: set it above 0")
+        self.algorithm: Algorithm = build(_ALGORITHM.validate_python(algorithm))
+        self.trainer: Trainer = build(_TRAINER.validate_python(trainer), self.algorithm)
+        self._models: Models | None = None
+
+    @property
+    def models(self) -> Models:
+        """Policy, reference and critic; loaded and handed to the trainer when first used."""
+        if self._models is None:
+            self._models = self._start()
+        return self._models
+
+    def _start(self) -> Models:
+        needs, policy = self.algorithm.needs, self.policy
+        if unknown := needs - Algorithm.CAPABILITIES:
+            raise LearnerError(f"algorithm '{self.algorithm.name}' needs {sorted(unknown)}, which no learner computes")
+        if self.trainer.activation_checkpointing:
+            policy.checkpoint_activations(True)
+        reference = policy.reference() if "reference_logprobs" in needs else None
+        critic = Critic(policy) if "values" in needs else None
+        parts = {"policy": policy.trainable()}
+        self.trainer.start(parts if critic is None else {**parts, "critic": critic.trainable()})
+        return Models(policy=policy, reference=reference, critic=critic)
+
+    def update(self, groups: Iterable[Group]) -> dict[str, float]:
+        """All optimizer steps that the trainer makes of ``groups``; returns metrics.
+
+        Samples without a reward are left out. Groups that the algorithm does not keep are replaced by ``groups.more``, if
+        the algorithm has resampling rounds. If nothing is left no step is made: weights and version stay, and
+        ``learner/skipped`` is 1.
+
+        Raises:
+            LearnerError: a batch that cannot be cut as configured, a response longer than configured, a temperature other
+                than the rollout's, a loss or gradient that is not finite.
+        """
+        selection = select(groups, self.algorithm)
+        self._require_same_sampling(selection.kept)
+        self.trainer.check(num_groups=selection.wanted, longest_response=self.sampling.max_new_tokens)
+        metrics = {**selection.metrics(), "learner/skipped": 0.0}
+        if not selection.kept:
+            return {**metrics, "learner/skipped": 1.0}
+        trained = self._train(selection)
+        return {**metrics, **trained, "learner/version": float(self.policy.version)}
+
+    def _train(self, selection: Selection) -> dict[str, float]:
+        # Sorted, so that the order in which groups arrived does not matter.
+        kept = sorted(selection.kept, key=lambda g: (g.prompt.id, [s.token_ids.tolist() for s in g.samples]))
+        texts = Texts(self.models, kept, temperature=self.sampling.temperature)
+        settings = Settings(
+            max_tokens=self.sampling.max_new_tokens,
+            seed=self.context.seed if self.context is not None else 0,
+            num_updates=self.context.num_iterations if self.context is not None else None,
+        )
+        trained = self.trainer.update(texts, batch_of(kept, self.policy.head_weight.device), settings)
+        if trained["learner/steps"]:
+            self.policy.version += 1
+        return trained
+
+    def _require_same_sampling(self, groups: Sequence[Group]) -> None:
+        """A response says how it was sampled: top-p and top-k raise log-probs of the kept tokens, only temperature lowers."""
+        samples = [sample for group in groups for sample in group.samples]
+        longest = max((len(sample.token_ids) for sample in samples), default=0)
+        if longest > self.sampling.max_new_tokens:
+            raise LearnerError(
+                f"a response has {longest} tokens, the learner's sampling.max_new_tokens is {self.sampling.max_new_tokens}: "
+                "give the Learner the rollout's sampling"
+            )
+        if self.sampling.temperature != 1 or not samples:
+            return
+        gap = np.concatenate([sample.logprobs - sample.sampled_logprobs for sample in samples])
+        if gap.max(initial=0.0) > 1e-2:
+            raise LearnerError(
+                "the responses were sampled at another temperature than 1, the learner's: give the Learner the rollout's "
+                "sampling"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """Weights, version, optimizer, schedule and critic: what a resumed run needs to go on bit for bit.
+
+        The reference is not in it: it is the model that the run began with, which ``policy`` reads again.
+        """
+        critic = self.models.critic
+        return {
+            "policy": self.policy.state(),
+            "version": self.policy.version,
+            "trainer": self.trainer.state(),
+            "critic": {} if critic is None else critic.state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``.
+
+        Raises:
+            CheckpointError: it belongs to another model, algorithm or trainer.
+        """
+        models = self.models
+        self.policy.load_state(state["policy"])
+        if models.critic is not None:
+            models.critic.load_state(state["critic"])
+        with torch.no_grad():
+            self.trainer.load_state(state["trainer"])
+        self.policy.version = int(state["version"])

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which groups of an update are trained on: those with rewards that the algorithm keeps, replaced where it resamples."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from m2flow.algorithms.base import Algorithm
+from m2flow.data.samples import Group, Sample
+from m2flow.flow.stream import Stream
+
+
+@dataclass(kw_only=True)
+class Selection:
+    """``kept`` are trained on; ``received`` is everything that came, which the statistics of rewards are about."""
+
+    wanted: int
+    """How many groups were asked for at first; there are never more in ``kept``."""
+    kept: list[Group] = field(default_factory=list)
+    received: list[Group] = field(default_factory=list)
+    unscored: int = 0
+    """Samples to which no reward applied."""
+    rounds: int = 0
+    """How often missing groups were sampled anew."""
+
+    def take(self, groups: Iterable[Group], algorithm: Algorithm) -> None:
+        """Sort new groups into kept and not."""
+        for group in groups:
+            self.received.append(group)
+            samples = [sample for sample in group.samples if sample.reward is not None]
+            self.unscored += len(group.samples) - len(samples)
+            if samples and algorithm.keep(torch.tensor([sample.reward for sample in samples])):
+                self.kept.append(replace(group, samples=samples))
+
+    def metrics(self) -> dict[str, float]:
+        """Rewards and lengths over everything received, counts of what was kept."""
+        samples = [sample for group in self.received for sample in group.samples]
+        return {
+            **_of_rewards(samples),
+            **_of_lengths(samples),
+            "learner/groups_kept": float(len(self.kept)),
+            "learner/groups_dropped": float(len(self.received) - len(self.kept)),
+            "learner/samples_without_reward": float(self.unscored),
+            "learner/resampling_rounds": float(self.rounds),
+            "learner/tokens": float(sum(len(s.token_ids) for group in self.kept for s in group.samples)),
+        }
+
+
+def select(groups: Iterable[Group], algorithm: Algorithm) -> Selection:
+    """Take ``groups``, and more of them while the algorithm kept too few and has rounds left.
+
+    Only a ``Stream`` can give more. Those beyond the number at first are cut off.
+
+    Raises:
+        FlowError: the algorithm resamples, and the stream's source cannot give more.
+    """
+    first = list(groups)
+    selection = Selection(wanted=len(first))
+    selection.take(first, algorithm)
+    while isinstance(groups, Stream) and selection.rounds < algorithm.max_resampling_rounds:
+        if not (missing := selection.wanted - len(selection.kept)):
+            break
+        selection.rounds += 1
+        selection.take(groups.more(missing), algorithm)
+    selection.kept = selection.kept[: selection.wanted]
+    return selection
+
+
+def _of_rewards(samples: list[Sample]) -> dict[str, float]:
+    totals = [sample.reward for sample in samples if sample.reward is not None]
+    out = {"reward/mean": float(np.mean(totals)), "reward/std": float(np.std(totals))} if totals else {}
+    for name in sorted({name for sample in samples for name in sample.rewards}):
+        own = [value for sample in samples if (value := sample.rewards.get(name)) is not None]
+        if own:
+            out[f"reward/{name}"] = float(np.mean(own))
+    return out
+
+
+def _of_lengths(samples: list[Sample]) -> dict[str, float]:
+    if not samples:
+        return {}
+    return {
+        "response/length_mean": float(np.mean([len(sample.token_ids) for sample in samples])),
+        "response/truncated_fraction": float(np.mean([sample.finish_reason == "length" for sample in samples])),
+    }

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trainer is: it turns one update's data into optimizer steps, and knows neither algorithm nor kind of policy.
+
+What the data is made of (texts in a packed row, trajectories of a robot) is behind ``Workload``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from m2flow.algorithms.base import Algorithm, Batch, Outputs
+from m2flow.registry import Plugin
+
+
+class Workload(Protocol):
+    """One update's data as a model sees it. Samples are numbered as the rows of the ``Batch``."""
+
+    def microbatches(self, rows: Sequence[int], max_tokens: int) -> list[list[int]]:
+        """``rows`` in parts that are computed one at a time; always the same parts for the same rows.
+
+        Raises:
+            LearnerError: one sample alone exceeds ``max_tokens``.
+        """
+        ...
+
+    def outputs(self, rows: Sequence[int], needs: frozenset[str]) -> Outputs:
+        """What the model says now about ``rows``, with gradient where enabled; entropies and values where needed."""
+        ...
+
+    def logprobs(self, rows: Sequence[int]) -> Tensor:
+        """[len(rows), T] log-probs now; the same bits as those of ``outputs`` for the same rows."""
+        ...
+
+    def values(self, rows: Sequence[int]) -> Tensor:
+        """[len(rows), T] values of the critic now."""
+        ...
+
+    def reference_logprobs(self, rows: Sequence[int]) -> Tensor:
+        """[len(rows), T] log-probs of the frozen reference policy."""
+        ...
+
+    def describe(self, row: int) -> str:
+        """Names a sample in an error message."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What an update must know beside its data."""
+
+    max_tokens: int
+    """The configured longest response."""
+    seed: int = 0
+    """Orders mini-batches; without effect where there is one."""
+    num_updates: int | None = None
+    """How many updates the run has in all, where there is a run."""
+
+
+class Trainer(Plugin, ABC):
+    """Optimizes the parameters it is given with what an algorithm says."""
+
+    def __init__(self, config: Any, algorithm: Algorithm) -> None:
+        self.config = config
+        self.algorithm = algorithm
+
+    @abstractmethod
+    def start(self, parameters: Mapping[str, Mapping[str, Parameter]]) -> None:
+        """Take the parameters to train, by part (``policy``, ``critic``) and name. Called once, before all others."""
+
+    @property
+    @abstractmethod
+    def activation_checkpointing(self) -> bool:
+        """Whether the models are to compute activations again in the backward pass."""
+
+    @abstractmethod
+    def check(self, *, num_groups: int, longest_response: int) -> None:
+        """Refuse, before anything is computed, what cannot be run.
+
+        Raises:
+            LearnerError: the batch cannot be cut as configured.
+        """
+
+    @abstractmethod
+    def update(self, work: Workload, batch: Batch, settings: Settings) -> dict[str, float]:
+        """All optimizer steps of one update; returns metrics.
+
+        Raises:
+            LearnerError: a loss or a gradient is not finite.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything that a resumed run needs to go on bit for bit, except for the parameters themselves."""
+
+    @abstractmethod
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``.
+
+        Raises:
+            CheckpointError: it belongs to other parameters.
+        """

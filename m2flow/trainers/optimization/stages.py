@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an algorithm needs before the first optimizer step: old and reference log-probs, values, advantages."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from m2flow.algorithms.base import Algorithm, Batch
+from m2flow.errors import LearnerError
+from m2flow.trainers.base import Workload
+from m2flow.trainers.optimization.plan import Minibatch
+
+
+@torch.no_grad()
+def prepare(work: Workload, algorithm: Algorithm, batch: Batch, *, plan: Sequence[Minibatch], num_steps: int) -> Batch:
+    """``batch`` with all that ``algorithm`` needs, and its advantages over the whole of it.
+
+    Old log-probs cost a forward pass of their own only where weights change before they are last used; with a single step
+    they are the current ones.
+
+    Raises:
+        LearnerError: an advantage of a counted token is not finite.
+    """
+    needs = algorithm.needs
+
+    def whole(compute: Callable[[Sequence[int]], Tensor]) -> Float[Tensor, "S T"]:
+        return _whole(batch, plan, compute)
+
+    if "old_logprobs" in needs and num_steps > 1:
+        batch = replace(batch, old_logprobs=whole(work.logprobs))
+    if "reference_logprobs" in needs:
+        batch = replace(batch, reference_logprobs=whole(work.reference_logprobs))
+    if "values" in needs:
+        batch = replace(batch, values=whole(work.values))
+    batch = algorithm.advantages(batch)
+    _require_finite(work, batch)
+    return batch
+
+
+def _whole(batch: Batch, plan: Sequence[Minibatch], compute: Callable[[Sequence[int]], Tensor]) -> Tensor:
+    """Computed in the same micro-batches as the steps, so that equal weights give equal bits."""
+    out = torch.zeros_like(batch.rollout_logprobs)
+    for minibatch in plan:
+        for rows in minibatch:
+            out[rows] = compute(rows.tolist())
+    return out
+
+
+def _require_finite(work: Workload, batch: Batch) -> None:
+    if batch.advantages is None:
+        raise LearnerError("the algorithm's `advantages` returned a batch without advantages")
+    wrong = (batch.mask & ~batch.advantages.isfinite()).any(1).nonzero()[:, 0].tolist()
+    if wrong:
+        named = ", ".join(work.describe(row) for row in wrong[:3])
+        raise LearnerError(f"advantages are not finite for {named} ({len(wrong)} samples in all): look at their rewards")
+
+
+def agreement(
+    rollout: Float[Tensor, "S T"], learner: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"]
+) -> dict[str, float]:
+    """How far the learner's log-probs, before the first step, are from those that the rollout sampled from.
+
+    ``rollout/kl`` estimates KL(rollout, learner) as the mean of r - 1 - log r with r = learner/rollout (k3).
+    """
+    gap = (learner - rollout)[mask]
+    if not len(gap):
+        return {}
+    return {
+        "rollout/logprob_diff_mean": gap.abs().mean().item(),
+        "rollout/logprob_diff_max": gap.abs().max().item(),
+        "rollout/kl": (gap.expm1() - gap).mean().item(),
+    }

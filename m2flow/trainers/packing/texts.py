@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One update's groups of texts as a workload: packed rows in, padded [S, T] log-probs, entropies and values out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from m2flow.algorithms.base import Batch, Outputs
+from m2flow.data.samples import Group, Sample
+from m2flow.errors import LearnerError
+from m2flow.trainers.packing.critic import Critic
+from m2flow.trainers.packing.cut import cut
+from m2flow.trainers.packing.layout import PackedRow, pack
+from m2flow.trainers.packing.logprobs import chunked_logprobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """The models of one learner."""
+
+    policy: Any
+    reference: Any | None = None
+    critic: Critic | None = None
+
+
+class Texts:
+    """The samples of ``groups`` in order, one row each; implements ``trainers.base.Workload``."""
+
+    def __init__(self, models: Models, groups: Sequence[Group], *, temperature: float = 1.0) -> None:
+        self.models, self.groups, self.temperature = models, groups, temperature
+        self.members: list[tuple[int, Sample]] = [(i, sample) for i, group in enumerate(groups) for sample in group.samples]
+        self.longest = max((len(sample.token_ids) for _, sample in self.members), default=0)
+
+    def microbatches(self, rows: Sequence[int], max_tokens: int) -> list[list[int]]:
+        """See ``Workload.microbatches``; tokens are those of packed rows."""
+        return cut(
+            rows,
+            prompt=lambda row: (self.members[row][0], len(self.groups[self.members[row][0]].prompt_ids)),
+            response=lambda row: len(self.members[row][1].token_ids),
+            bound=max_tokens,
+        )
+
+    def outputs(self, rows: Sequence[int], needs: frozenset[str]) -> Outputs:
+        """See ``Workload.outputs``."""
+        packed = self._pack(rows)
+        logprobs, entropies = _predict(self.models.policy, packed, self.temperature, "entropies" in needs)
+        critic = self.models.critic
+        values = critic.values(packed) if critic is not None and "values" in needs else None
+        return Outputs(
+            logprobs=self._pad(rows, logprobs),
+            entropies=None if entropies is None else self._pad(rows, entropies),
+            values=None if values is None else self._pad(rows, values),
+        )
+
+    def values(self, rows: Sequence[int]) -> Float[Tensor, "n T"]:
+        """The critic's values alone."""
+        if self.models.critic is None:
+            raise LearnerError("values were asked of a learner without a critic: the algorithm's `needs` lack 'values'")
+        return self._pad(rows, self.models.critic.values(self._pack(rows)))
+
+    def logprobs(self, rows: Sequence[int]) -> Float[Tensor, "n T"]:
+        """The policy's log-probs alone."""
+        return self._pad(rows, _predict(self.models.policy, self._pack(rows), self.temperature)[0])
+
+    def reference_logprobs(self, rows: Sequence[int]) -> Float[Tensor, "n T"]:
+        """See ``Workload.reference_logprobs``; at the policy's temperature, so that equal weights give a KL of 0."""
+        if self.models.reference is None:
+            raise LearnerError("there is no reference policy: the algorithm's `needs` lack 'reference_logprobs'")
+        return self._pad(rows, _predict(self.models.reference, self._pack(rows), self.temperature)[0])
+
+    def describe(self, row: int) -> str:
+        """See ``Workload.describe``."""
+        group, sample = self.members[row]
+        return f"sample {sample.index} of prompt '{self.groups[group].prompt.id}'"
+
+    def _pack(self, rows: Sequence[int]) -> PackedRow:
+        responses: dict[int, list[np.ndarray]] = {}
+        for row in _in_order(rows):
+            responses.setdefault(self.members[row][0], []).append(self.members[row][1].token_ids)
+        device = self.models.policy.head_weight.device
+        return pack([(self.groups[i].prompt_ids, parts) for i, parts in responses.items()], device)
+
+    def _pad(self, rows: Sequence[int], flat: Float[Tensor, "predictions"]) -> Float[Tensor, "n T"]:
+        lengths = torch.tensor([len(self.members[row][1].token_ids) for row in rows], device=flat.device)
+        filled = torch.arange(self.longest, device=flat.device) < lengths[:, None]
+        return flat.new_zeros(filled.shape).masked_scatter(filled, flat)
+
+
+def _in_order(rows: Sequence[int]) -> Sequence[int]:
+    """Packed rows hold groups together, which ascending rows do: members are numbered group by group."""
+    if any(b <= a for a, b in zip(rows, rows[1:], strict=False)):
+        raise LearnerError(f"rows of a micro-batch must ascend, got {list(rows)}")
+    return rows
+
+
+def _predict(
+    policy: Any, row: PackedRow, temperature: float, entropies: bool = False
+) -> tuple[Float[Tensor, "predictions"], Float[Tensor, "predictions"] | None]:
+    hidden = policy.hidden(row.token_ids, row.positions, row.layout)[row.predicting]
+    return chunked_logprobs(hidden, policy.head_weight, row.targets, temperature=temperature, entropies=entropies)
+
+
+def batch_of(groups: Sequence[Group], device: torch.device | str = "cpu") -> Batch:
+    """The samples of ``groups``, one row each, padded to the longest response. Every sample has a reward."""
+    samples = [sample for group in groups for sample in group.samples]
+    lengths = torch.tensor([len(sample.token_ids) for sample in samples], device=device)
+    mask = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
+    sampled = np.concatenate([sample.sampled_logprobs for sample in samples]).astype(np.float32)
+    return Batch(
+        mask=mask,
+        rewards=torch.tensor([float(sample.reward or 0.0) for sample in samples], device=device),
+        group_ids=torch.tensor([i for i, group in enumerate(groups) for _ in group.samples], device=device),
+        rollout_logprobs=torch.zeros(mask.shape, device=device).masked_scatter(mask, torch.from_numpy(sampled).to(device)),
+        truncated=torch.tensor([sample.finish_reason == "length" for sample in samples], device=device),
+    )
+
+
+@torch.no_grad()
+def token_logprobs(
+    policy: Any, groups: Sequence[Group], *, temperature: float = 1.0, max_tokens: int = 2048
+) -> list[list[Float[Tensor, "T"]]]:
+    """The policy's log-prob of every response token, as one tensor per sample and one list per group."""
+    texts = Texts(Models(policy=policy), groups, temperature=temperature)
+    found: dict[int, Tensor] = {}
+    for rows in texts.microbatches(range(len(texts.members)), max_tokens):
+        padded = texts.logprobs(rows)
+        found |= {row: padded[at, : len(texts.members[row][1].token_ids)] for at, row in enumerate(rows)}
+    each = (found[row] for row in range(len(texts.members)))
+    return [[next(each) for _ in group.samples] for group in groups]
