@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The language-model policy: its numbers are those of the model itself, whatever is packed around them."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,3 +185,11 @@ def test_configuration_mistakes_are_found_without_loading(tmp_path: Path):
     text = str(caught.value)
     assert "4 mistakes" in text and "no folder" in text and "give one of them" in text
     assert "no adapter_config.json" in text and "chat: no file" in text
+
+
+def test_checking_a_configuration_imports_neither_transformers_nor_peft():
+    script = (
+        "import sys; from m2flow.policies.llm import Llm; Llm.Config(lora={}).check(); "
+        "sys.exit(any(name in sys.modules for name in ('transformers', 'peft')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

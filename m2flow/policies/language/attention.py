@@ -49,7 +49,7 @@ def attention(
     """
     layout, scaling = kwargs.get("layout"), kwargs.get("scaling")
     if layout is None:
-        raise ModelError("this model only runs packed batches: call Llm.hidden or Llm.logprobs, not the module itself")
+        raise ModelError("this model only runs packed batches: call Llm.hidden, not the module itself")
     asked = [k for k in ("sliding_window", "softcap", "s_aux") if kwargs.get(k) is not None]
     if kwargs.get("dropout", 0.0):
         asked.append("dropout")

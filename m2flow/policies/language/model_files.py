@@ -13,6 +13,8 @@ TINY = Path(__file__).parent / "tiny"
 """The model that ships in the package; examples/reasoning/pretrain_tiny.py made it."""
 DOWNLOADED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 """Weights as safetensors, configuration and tokenizer; nothing that is unpickled."""
+NOT_DOWNLOADED = ("*/*", "consolidated*")
+"""Second copies of the weights in other formats."""
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
@@ -43,7 +45,7 @@ def looks_like_path(model: str) -> bool:
 
 def _download(model: str) -> Path:
     try:
-        return Path(snapshot_download(model, allow_patterns=list(DOWNLOADED)))
+        return Path(snapshot_download(model, allow_patterns=list(DOWNLOADED), ignore_patterns=list(NOT_DOWNLOADED)))
     except HFValidationError as error:
         raise ModelError(f"'{model}' is neither a folder nor a hub name: {error}") from None
     except LocalEntryNotFoundError as error:
