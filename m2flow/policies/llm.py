@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Llm(Policy):
     """A language model that is trained, with its tokenizer.
 
-    Every forward has one packed row: sequences lie one after another, a ``Layout`` says what attends to what. Nothing is
-    read before the first use of ``module``, ``tokenizer`` or what needs them; those raise ``ModelError``.
+    Every forward has one packed row: sequences lie one after another, a ``Layout`` says what attends to what. Nothing
+    is read before the first use of ``module``, ``tokenizer`` or what needs them; those raise ``ModelError``.
     """
 
     class Config(config.Config):

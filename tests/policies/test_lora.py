@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters: they alone are trained and saved, they act in the packed forward, and without them the base model is back."""
+"""Adapters: they alone are trained and saved, they act in the packed forward; without them the base model is back."""
 
 import json
 from collections.abc import Callable

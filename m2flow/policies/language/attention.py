@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention of packed batches: one function registered with transformers, which asks the batch how to attend.
 
-Every model forward of ours has shape [1, tokens]: many sequences lie one after another in a single row, without padding.
-What may see what is decided by a ``Layout`` (packed training, generation with a cache), handed to the model as a keyword.
+Every model forward of ours has shape [1, tokens]: many sequences lie one after another in a single row, without
+padding. What may see what is decided by a ``Layout`` (packed training, generation with a cache), handed to the model as
+a keyword.
 """
 
 from abc import ABC, abstractmethod

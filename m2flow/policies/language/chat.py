@@ -67,8 +67,8 @@ class PromptEncoder:
         """The chat as text; ``opens_answer`` appends the beginning of the assistant's turn."""
         if self.template is None:
             raise ModelError(
-                f"{source} is a chat, and the tokenizer has no chat template: take a chat model, set chat.template to a "
-                "file with a Jinja template, or give raw text"
+                f"{source} is a chat, and the tokenizer has no chat template: take a chat model, set chat.template "
+                "to a file with a Jinja template, or give raw text"
             )
         if self.config.system is not None and messages[0].get("role") != "system":
             messages = [{"role": "system", "content": self.config.system}, *messages]
@@ -102,7 +102,8 @@ class PromptEncoder:
         unread = [name for name in wanted if name not in read or name in GIVEN]
         if unread:
             raise ModelError(
-                f"the chat template does not read {', '.join(unread)} of chat.options; it reads {', '.join(sorted(read - GIVEN))}"
+                f"the chat template does not read {', '.join(unread)} of chat.options; it reads "
+                f"{', '.join(sorted(read - GIVEN))}"
             )
 
 
@@ -117,7 +118,7 @@ def stop_tokens(tokenizer: Any, generation: GenerationConfig, turn_end: int | No
     found = sorted({int(token) for token in (*named, tokenizer.eos_token_id, turn_end) if token is not None})
     if not found:
         raise ModelError(
-            "neither generation_config.json nor the tokenizer names an end-of-sequence token, so no response would end: "
-            "set eos_token_id in generation_config.json"
+            "neither generation_config.json nor the tokenizer names an end-of-sequence token, so no response would "
+            "end: set eos_token_id in generation_config.json"
         )
     return tuple(found)

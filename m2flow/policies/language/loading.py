@@ -79,7 +79,8 @@ def load_tokenizer(folder: Path) -> Any:
     vocabulary = load_config(folder).vocab_size
     if len(tokenizer) > vocabulary:
         raise ModelError(
-            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model {vocabulary}: take the model's own tokenizer"
+            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model {vocabulary}: take the model's own "
+            "tokenizer"
         )
     return tokenizer
 
@@ -93,8 +94,8 @@ def context_tokens(config: PreTrainedConfig) -> int:
     length = getattr(config, "max_position_embeddings", None)
     if not isinstance(length, int) or length <= 0:
         raise ModelError(
-            f"config.json of this {config.model_type} model gives max_position_embeddings = {length!r}, expected the longest "
-            "sequence in tokens: add it"
+            f"config.json of this {config.model_type} model gives max_position_embeddings = {length!r}, expected the "
+            "longest sequence in tokens: add it"
         )
     return length
 
@@ -127,8 +128,8 @@ def _require_all(folder: Path, report: dict[str, Any]) -> None:
         wrong.append(f"errors: {'; '.join(map(str, report['error_msgs']))}")
     if wrong:
         raise ModelError(
-            f"the weights in {folder} do not fit its config.json: {', '.join(wrong)}. m2flow never fills in random weights "
-            "or leaves some out: save the model again as the class that config.json names"
+            f"the weights in {folder} do not fit its config.json: {', '.join(wrong)}. m2flow never fills in random "
+            "weights or leaves some out: save the model again as the class that config.json names"
         )
 
 

@@ -22,12 +22,11 @@ ACTIVE = "default"
 INITIAL = "initial"
 """peft's name of the frozen copy that training of a loaded adapter started from."""
 WEIGHTS = "adapter_model.safetensors"
-SUPPORTED = frozenset(
-    "r lora_alpha target_modules exclude_modules lora_dropout rank_pattern alpha_pattern use_rslora layers_to_transform "
-    "layers_pattern init_lora_weights inference_mode task_type peft_type base_model_name_or_path revision auto_mapping "
-    "peft_version".split()
-)
-"""Options of a peft LoRA configuration that may differ from their defaults: which layers, which ranks, and notes."""
+WHICH_LAYERS = ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
+WHICH_RANKS = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "lora_dropout", "init_lora_weights")
+NOTES = ("inference_mode", "task_type", "peft_type", "base_model_name_or_path", "revision", "auto_mapping", "peft_version")
+SUPPORTED = frozenset((*WHICH_LAYERS, *WHICH_RANKS, *NOTES))
+"""Options of a peft LoRA configuration that may differ from their defaults."""
 
 log = logging.getLogger(__name__)
 

@@ -73,8 +73,8 @@ def require_complete(folder: Path) -> None:
     _require_safetensors(folder)
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise ModelError(
-            f"{folder} has no tokenizer ({' or '.join(TOKENIZER_FILES)}): copy the tokenizer's files of the model beside its "
-            "weights; AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes them"
+            f"{folder} has no tokenizer ({' or '.join(TOKENIZER_FILES)}): copy the tokenizer's files of the model "
+            "beside its weights; AutoTokenizer.from_pretrained(...).save_pretrained(folder) writes them"
         )
 
 

@@ -9,7 +9,7 @@ from m2flow.config import Config
 
 
 class LoraConfig(Config):
-    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): the base model stays as it is, small matrices are trained."""
+    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): the base model stays, small matrices are trained."""
 
     rank: int = Field(16, gt=0)
     """Inner dimension of each adapter."""
@@ -41,7 +41,7 @@ class ChatConfig(Config):
     template: Path | None = None
     """A file with a Jinja chat template; none takes the tokenizer's."""
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Variables given to the template, such as ``enable_thinking``; it is an error if the template does not read them."""
+    """Variables given to the template, such as ``enable_thinking``; an error if it does not read them."""
 
     def problems(self) -> list[str]:
         """A template file that is missing."""

