@@ -24,8 +24,8 @@ INITIAL = "initial"
 WEIGHTS = "adapter_model.safetensors"
 WHICH_LAYERS = ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern")
 WHICH_RANKS = ("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "lora_dropout", "init_lora_weights")
-NOTES = ("inference_mode", "task_type", "peft_type", "base_model_name_or_path", "revision", "auto_mapping", "peft_version")
-SUPPORTED = frozenset((*WHICH_LAYERS, *WHICH_RANKS, *NOTES))
+NOTES = ("inference_mode", "task_type", "peft_type", "peft_version", "base_model_name_or_path", "revision")
+SUPPORTED = frozenset((*WHICH_LAYERS, *WHICH_RANKS, *NOTES, "auto_mapping"))
 """Options of a peft LoRA configuration that may differ from their defaults."""
 
 log = logging.getLogger(__name__)
