@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from m2flow.algorithms.base import Algorithm
 from m2flow.data.samples import Group
 from m2flow.engines.base import SamplingConfig
-from m2flow.errors import LearnerError
-from m2flow.flow.selection import Selection, select
+from m2flow.errors import CheckpointError, LearnerError
+from m2flow.flow.selection import Selection, in_order, select
 from m2flow.registry import Choice, build
 from m2flow.trainers.base import Settings, Trainer
 from m2flow.trainers.packing.critic import Critic
@@ -83,8 +83,7 @@ class Learner:
         return {**metrics, **trained, "learner/version": float(self.policy.version)}
 
     def _train(self, selection: Selection) -> dict[str, float]:
-        # Sorted, so that the order in which groups arrived does not matter.
-        kept = sorted(selection.kept, key=lambda g: (g.prompt.id, [s.token_ids.tolist() for s in g.samples]))
+        kept = in_order(selection.kept)
         texts = Texts(self.models, kept, temperature=self.sampling.temperature)
         settings = Settings(
             max_tokens=self.sampling.max_new_tokens,
@@ -134,6 +133,12 @@ class Learner:
             CheckpointError: it belongs to another model, algorithm or trainer.
         """
         models = self.models
+        if bool(state["critic"]) != (models.critic is not None):
+            has, wants = ("a", "none") if state["critic"] else ("no", "one")
+            raise CheckpointError(
+                f"the checkpoint has {has} critic, algorithm '{self.algorithm.name}' wants {wants}: resume with the algorithm "
+                "that the run began with"
+            )
         self.policy.load_state(state["policy"])
         if models.critic is not None:
             models.critic.load_state(state["critic"])

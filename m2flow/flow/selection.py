@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which groups of an update are trained on: those with rewards that the algorithm keeps, replaced where it resamples."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -9,6 +10,7 @@ import torch
 
 from m2flow.algorithms.base import Algorithm
 from m2flow.data.samples import Group, Sample
+from m2flow.errors import LearnerError
 from m2flow.flow.stream import Stream
 
 
@@ -25,9 +27,19 @@ class Selection:
     rounds: int = 0
     """How often missing groups were sampled anew."""
 
+    @property
+    def missing(self) -> int:
+        """How many groups are wanted and not kept yet."""
+        return max(self.wanted - len(self.kept), 0)
+
     def take(self, groups: Iterable[Group], algorithm: Algorithm) -> None:
-        """Sort new groups into kept and not."""
+        """Sort new groups into kept and not.
+
+        Raises:
+            LearnerError: a reward is infinite or no number.
+        """
         for group in groups:
+            _require_finite(group)
             self.received.append(group)
             samples = [sample for sample in group.samples if sample.reward is not None]
             self.unscored += len(group.samples) - len(samples)
@@ -54,25 +66,40 @@ def select(groups: Iterable[Group], algorithm: Algorithm) -> Selection:
     Only a ``Stream`` can give more. Those beyond the number at first are cut off.
 
     Raises:
+        LearnerError: a reward is infinite or no number.
         FlowError: the algorithm resamples, and the stream's source cannot give more.
     """
     first = list(groups)
     selection = Selection(wanted=len(first))
     selection.take(first, algorithm)
-    while isinstance(groups, Stream) and selection.rounds < algorithm.max_resampling_rounds:
-        if not (missing := selection.wanted - len(selection.kept)):
-            break
+    while isinstance(groups, Stream) and selection.missing and selection.rounds < algorithm.max_resampling_rounds:
         selection.rounds += 1
-        selection.take(groups.more(missing), algorithm)
+        selection.take(groups.more(selection.missing), algorithm)
     selection.kept = selection.kept[: selection.wanted]
     return selection
 
 
+def _require_finite(group: Group) -> None:
+    for sample in group.samples:
+        if sample.reward is not None and not math.isfinite(sample.reward):
+            raise LearnerError(
+                f"sample {sample.index} of prompt '{group.prompt.id}' has reward {sample.reward}, expected a finite number: "
+                f"look at its rewards, {sample.rewards}"
+            )
+
+
+def in_order(groups: list[Group]) -> list[Group]:
+    """``groups`` and their samples in an order that does not depend on how they arrived."""
+    inside = [replace(group, samples=sorted(group.samples, key=lambda s: s.index)) for group in groups]
+    return sorted(inside, key=lambda g: (g.prompt.id, [s.token_ids.tolist() for s in g.samples]))
+
+
 def _of_rewards(samples: list[Sample]) -> dict[str, float]:
-    totals = [sample.reward for sample in samples if sample.reward is not None]
+    # Sorted, so that not even the last digit depends on the order of arrival.
+    totals = sorted(sample.reward for sample in samples if sample.reward is not None)
     out = {"reward/mean": float(np.mean(totals)), "reward/std": float(np.std(totals))} if totals else {}
     for name in sorted({name for sample in samples for name in sample.rewards}):
-        own = [value for sample in samples if (value := sample.rewards.get(name)) is not None]
+        own = sorted(value for sample in samples if (value := sample.rewards.get(name)) is not None)
         if own:
             out[f"reward/{name}"] = float(np.mean(own))
     return out

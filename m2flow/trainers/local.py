@@ -109,7 +109,7 @@ class Local(Trainer):
                 break
         learner = update.seen if prepared.old_logprobs is None else prepared.old_logprobs
         rows = update.seen_rows if prepared.old_logprobs is None else slice(None)
-        agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], batch.mask[rows])
+        agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], prepared.mask[rows])
         return {**agreed, **update.metrics(), "learner/step": float(self.steps)}
 
     def _step(self, update: "_Update", minibatch: Minibatch) -> bool:

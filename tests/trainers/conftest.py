@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from m2flow.algorithms.base import Algorithm, Batch, Loss, Outputs, Totals
 from m2flow.config import Config
 from m2flow.data.samples import Group, Prompt, Sample
+from m2flow.engines.base import SamplingConfig
 from m2flow.flow.learner import Learner
 from m2flow.policies.llm import Llm
 from m2flow.trainers.local import Local
@@ -158,7 +159,10 @@ def make_learner(make_policy: Callable[..., Llm]) -> Callable[..., Learner]:
     ) -> Learner:
         algorithm = Plain.Config(needs=needs, drop_truncated=drop_truncated)
         options = {"max_grad_norm": 0.0, **trainer}
-        return Learner(make_policy(**policy or {}), algorithm=algorithm, trainer=Local.Config(**options))
+        sampling = SamplingConfig(max_new_tokens=12)
+        return Learner(
+            make_policy(**policy or {}), algorithm=algorithm, trainer=Local.Config(**options), sampling=sampling
+        )
 
     return make
 

@@ -17,7 +17,9 @@ def _cut(shapes: list[tuple[int, list[int]]], bound: int) -> tuple[list[list[int
     return parts, tokens
 
 
-SHAPES = st.lists(st.tuples(st.integers(1, 20), st.lists(st.integers(1, 30), min_size=1, max_size=6)), min_size=1, max_size=8)
+SHAPES = st.lists(
+    st.tuples(st.integers(1, 20), st.lists(st.integers(1, 30), min_size=1, max_size=6)), min_size=1, max_size=8
+)
 
 
 @given(SHAPES, st.integers(49, 200))

@@ -12,7 +12,9 @@ from m2flow.data.samples import Group
 from m2flow.trainers.packing.layout import Span, pack
 from m2flow.trainers.packing.texts import token_logprobs
 
-SHAPES = st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(1, 12), min_size=1, max_size=5)), min_size=1, max_size=4)
+SHAPES = st.lists(
+    st.tuples(st.integers(1, 9), st.lists(st.integers(1, 12), min_size=1, max_size=5)), min_size=1, max_size=4
+)
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -23,7 +25,13 @@ def _flat(nested: list[list[torch.Tensor]]) -> torch.Tensor:
 @given(shapes=SHAPES, temperature=st.sampled_from([1.0, 0.5, 1.7]), bound=st.integers(20, 200))
 @FEW
 def test_log_probs_equal_those_of_a_padded_batch_of_separate_sequences(
-    shapes: Any, temperature: float, bound: int, make_policy: Any, plain_model: Any, make_groups: Any, plain_logprobs: Any
+    shapes: Any,
+    temperature: float,
+    bound: int,
+    make_policy: Any,
+    plain_model: Any,
+    make_groups: Any,
+    plain_logprobs: Any,
 ) -> None:
     groups = make_groups(shapes)
     ours = token_logprobs(make_policy(), groups, temperature=temperature, max_tokens=bound)

@@ -25,7 +25,9 @@ class ScheduleConfig(Config):
     @model_validator(mode="after")
     def _has_an_end(self) -> "ScheduleConfig":
         if self.shape == "constant" and (self.total_steps is not None or self.final_fraction):
-            raise ValueError("a constant schedule has no total_steps or final_fraction: choose linear or cosine, or drop them")
+            raise ValueError(
+                "a constant schedule has no total_steps or final_fraction: choose linear or cosine, or drop them"
+            )
         if self.total_steps is not None and self.total_steps <= self.warmup_steps:
             raise ValueError(f"total_steps={self.total_steps} must be more than warmup_steps={self.warmup_steps}")
         return self

@@ -55,7 +55,9 @@ def _require_finite(work: Workload, batch: Batch) -> None:
     wrong = (batch.mask & ~batch.advantages.isfinite()).any(1).nonzero()[:, 0].tolist()
     if wrong:
         named = ", ".join(work.describe(row) for row in wrong[:3])
-        raise LearnerError(f"advantages are not finite for {named} ({len(wrong)} samples in all): look at their rewards")
+        raise LearnerError(
+            f"advantages are not finite for {named} ({len(wrong)} samples in all): look at their rewards"
+        )
 
 
 def agreement(

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from m2flow.errors import CheckpointError
 from m2flow.trainers.packing.layout import PackedRow
 
 
@@ -43,6 +44,16 @@ class Critic:
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take over what ``state`` returned."""
-        for name, parameter in self.trainable().items():
+        """Take over what ``state`` returned.
+
+        Raises:
+            CheckpointError: it is of another critic, or of a learner that had none.
+        """
+        own = self.trainable()
+        if {k: p.shape for k, p in own.items()} != {k: v.shape for k, v in state.items()}:
+            raise CheckpointError(
+                f"the checkpoint's critic has {len(state)} tensors, expected the {len(own)} of this model's: resume with the "
+                "model and the algorithm that the run began with"
+            )
+        for name, parameter in own.items():
             parameter.copy_(state[name])

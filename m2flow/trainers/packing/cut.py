@@ -61,9 +61,7 @@ def _split(
     return [*_split(members[:half], prompt, response, bound), *_split(members[half:], prompt, response, bound)]
 
 
-def _fill(
-    parts: list[list[int]], sizes: list[int], order: list[int], num_bins: int, bound: int
-) -> list[_Bin] | None:
+def _fill(parts: list[list[int]], sizes: list[int], order: list[int], num_bins: int, bound: int) -> list[_Bin] | None:
     bins = [_Bin() for _ in range(num_bins)]
     for i in order:
         emptiest = min(bins, key=lambda b: b.tokens)

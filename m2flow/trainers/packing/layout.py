@@ -148,9 +148,7 @@ def row_tokens(prompt: int, responses: Sequence[int]) -> int:
     return prompt + sum(max(n - 1, 0) for n in responses)
 
 
-def pack(
-    groups: Sequence[tuple[np.ndarray, Sequence[np.ndarray]]], device: torch.device | str = "cpu"
-) -> PackedRow:
+def pack(groups: Sequence[tuple[np.ndarray, Sequence[np.ndarray]]], device: torch.device | str = "cpu") -> PackedRow:
     """One row of ``groups``: each a prompt's token ids [P], P > 0, and its responses' token ids [R_i]."""
     spans, ids, positions, predicting, targets = [], [], [], [], []
     start = 0

@@ -93,7 +93,9 @@ class _TiledLogprobs(torch.autograd.Function):
         for first, _, logits in _Tiles(hidden, weight, scale):
             running.add(first, logits, labels)
         logsumexp = running.largest + running.sum.log()
-        entropy = running.sum.new_zeros(()) if running.moment is None else running.sum.log() - running.moment / running.sum
+        entropy = (
+            running.sum.new_zeros(()) if running.moment is None else running.sum.log() - running.moment / running.sum
+        )
         ctx.save_for_backward(hidden, weight, labels, logsumexp, entropy)
         ctx.scale = scale
         ctx.set_materialize_grads(False)

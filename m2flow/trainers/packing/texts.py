@@ -33,7 +33,9 @@ class Texts:
 
     def __init__(self, models: Models, groups: Sequence[Group], *, temperature: float = 1.0) -> None:
         self.models, self.groups, self.temperature = models, groups, temperature
-        self.members: list[tuple[int, Sample]] = [(i, sample) for i, group in enumerate(groups) for sample in group.samples]
+        self.members: list[tuple[int, Sample]] = [
+            (i, sample) for i, group in enumerate(groups) for sample in group.samples
+        ]
         self.longest = max((len(sample.token_ids) for _, sample in self.members), default=0)
 
     def microbatches(self, rows: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -115,7 +117,9 @@ def batch_of(groups: Sequence[Group], device: torch.device | str = "cpu") -> Bat
         mask=mask,
         rewards=torch.tensor([float(sample.reward or 0.0) for sample in samples], device=device),
         group_ids=torch.tensor([i for i, group in enumerate(groups) for _ in group.samples], device=device),
-        rollout_logprobs=torch.zeros(mask.shape, device=device).masked_scatter(mask, torch.from_numpy(sampled).to(device)),
+        rollout_logprobs=torch.zeros(mask.shape, device=device).masked_scatter(
+            mask, torch.from_numpy(sampled).to(device)
+        ),
         truncated=torch.tensor([sample.finish_reason == "length" for sample in samples], device=device),
     )
 
