@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters: they alone are trained and saved, they act in the packed forward; without them the base model is back."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -150,6 +151,18 @@ def test_the_reference_of_a_continued_adapter_is_that_adapter(llama: Path, tmp_p
     torch.testing.assert_close(again, start)
     torch.testing.assert_close(logits(policy).detach(), moved)
     assert (moved - start).abs().max() > 0.5 and list(policy.trainable()) == names
+
+
+def test_a_copy_of_a_policy_has_adapters_of_its_own(llama: Path, tmp_path: Path):
+    shaken(new(llama)).save(tmp_path / "adapter", merged=False)
+    policy = Llm(Llm.Config(model=str(llama), adapter=tmp_path / "adapter"))
+    start = logits(policy).detach()
+    twin = copy.deepcopy(policy)
+    shaken(policy)
+    torch.testing.assert_close(logits(twin), start)
+    reference = twin.reference()
+    shaken(twin)
+    torch.testing.assert_close(reference.logits(reference.hidden(IDS, torch.arange(6), CausalLayout((6,)))), start)
 
 
 def test_a_merged_model_says_the_same_and_merging_leaves_the_policy_as_it_is(llama: Path, tmp_path: Path):

@@ -3,7 +3,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,22 @@ log = logging.getLogger(__name__)
 class Adapter:
     """The adapters inside a module. The base model's weights never change."""
 
-    def __init__(self, module: Any, model: Any, initial: Callable[[], AbstractContextManager[Any]]) -> None:
+    def __init__(self, module: Any, model: Any, *, continued: bool) -> None:
         self.module = module
         self._model = model
-        self.initial = initial
+        self._continued = continued
+
+    def initial(self) -> AbstractContextManager[None]:
         """Context in which the module is the policy that training started from. Without gradient only."""
+        return self._loaded() if self._continued else self._model.disable_adapter()
+
+    @contextmanager
+    def _loaded(self) -> Iterator[None]:
+        _activate(self._model, INITIAL)
+        try:
+            yield
+        finally:
+            _activate(self._model, ACTIVE)
 
     def save(self, path: Path) -> None:
         """Write the adapter alone, in peft format."""
@@ -69,7 +80,7 @@ def create(module: Any, config: LoraConfig) -> Adapter:
             raise ModelError(f"lora.targets {config.targets} do not fit {type(module).__name__}: {error}") from error
     _require_all_matched(module, config.targets)
     _require_bare_head(module)
-    return Adapter(module, model, model.disable_adapter)
+    return Adapter(module, model, continued=False)
 
 
 def load(module: Any, path: Path) -> Adapter:
@@ -89,16 +100,7 @@ def load(module: Any, path: Path) -> Adapter:
     _require_same_keys(path, model)
     _require_bare_head(module)
     _activate(model, ACTIVE)
-    return Adapter(module, model, lambda: _initial(model))
-
-
-@contextmanager
-def _initial(model: Any) -> Iterator[None]:
-    _activate(model, INITIAL)
-    try:
-        yield
-    finally:
-        _activate(model, ACTIVE)
+    return Adapter(module, model, continued=True)
 
 
 def _activate(model: Any, name: str) -> None:

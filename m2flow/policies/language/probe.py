@@ -2,9 +2,9 @@
 """Does a model mean packed what it means alone? Asked once, when it is loaded.
 
 The learner and the engines call the decoder on packed rows and apply the output projection themselves. That is right
-only for models that attend through ``attention``, keep nothing else between tokens, and do nothing to the logits. Others
-(soft-capped or scaled logits, recurrent layers, position biases) would give wrong numbers without an error, so the model
-itself is asked, not a list of names.
+only for models that attend through ``attention``, keep nothing else between tokens, and do nothing to the logits.
+Others (scaled or soft-capped logits, recurrent layers, position biases) would give wrong numbers without an error, so
+the model itself is asked, not a list of names.
 """
 
 from typing import Any
