@@ -3,10 +3,10 @@
 
 python benchmarks/update.py [--responses lognormal] [--microbatch 2048] [--checkpointing] [--threads 2] [--profile]
 
-The limit counts each weight's operations only where a result depends on them: 6 per weight of the body and packed token,
-6 per weight of the head and *predicted* token, and 12 x head size x heads per query and key that attend. What the update
-does beyond that (the head's logits made again, norms, softmax, AdamW) is overhead. Time is process CPU time, so that other
-work on the machine does not count.
+The limit counts each weight's operations only where a result depends on them: 6 per weight of the body and packed
+token, 6 per weight of the head and *predicted* token, and 12 x head size x heads per query and key that attend. What
+the update does beyond that (the head's logits made again, norms, softmax, AdamW) is overhead. Time is process CPU time,
+so that other work on the machine does not count.
 """
 
 import argparse

@@ -15,13 +15,13 @@ from m2flow.registry import Plugin
 class SamplingConfig(Config):
     """How the next token is drawn."""
 
-    max_new_tokens: int = Field(64, gt=0)
+    max_new_tokens: int = Field(default=64, gt=0)
     """Longest response, in tokens."""
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
     """Divides the logits; 0 takes the most likely token."""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """Smallest set of most likely tokens whose probabilities reach this sum; 1 keeps all."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(default=0, ge=0)
     """Only the k most likely tokens; 0 keeps all."""
     stop: tuple[str, ...] = ()
     """A response ends after any of these strings, besides the model's own stop tokens."""

@@ -25,8 +25,8 @@ _TRAINER: TypeAdapter[Any] = TypeAdapter(Choice["trainers"])
 class Learner:
     """Trains ``policy`` by reinforcement on groups of texts.
 
-    What the algorithm needs (reference policy, critic) is made at the first update, from the weights that the policy has
-    before it. ``sampling`` is what the rollout samples with: its temperature divides the learner's logits too, and
+    What the algorithm needs (reference policy, critic) is made at the first update, from the weights that the policy
+    has before it. ``sampling`` is what the rollout samples with: its temperature divides the learner's logits too, and
     its ``max_new_tokens`` is the longest response that losses may be divided by.
     """
 
@@ -65,12 +65,13 @@ class Learner:
     def update(self, groups: Iterable[Group]) -> dict[str, float]:
         """All optimizer steps that the trainer makes of ``groups``; returns metrics.
 
-        Samples without a reward are left out. Groups that the algorithm does not keep are replaced by ``groups.more``, if
-        the algorithm has resampling rounds. If nothing is left no step is made: weights and version stay, and
+        Samples without a reward are left out. Groups that the algorithm does not keep are replaced by ``groups.more``,
+        if the algorithm has resampling rounds. If nothing is left no step is made: weights and version stay, and
         ``learner/skipped`` is 1.
 
         Raises:
-            LearnerError: a batch that cannot be cut as configured, a response longer than configured, a temperature other
+            LearnerError: a batch that cannot be cut as configured, a response longer than configured, a temperature
+            other
                 than the rollout's, a loss or gradient that is not finite.
         """
         selection = select(groups, self.algorithm)
@@ -96,21 +97,21 @@ class Learner:
         return trained
 
     def _require_same_sampling(self, groups: Sequence[Group]) -> None:
-        """A response says how it was sampled: top-p and top-k raise log-probs of the kept tokens, only temperature lowers."""
+        """A response says how it was sampled: top-p and top-k only raise the log-probs of what they keep."""
         samples = [sample for group in groups for sample in group.samples]
         longest = max((len(sample.token_ids) for sample in samples), default=0)
         if longest > self.sampling.max_new_tokens:
             raise LearnerError(
-                f"a response has {longest} tokens, the learner's sampling.max_new_tokens is {self.sampling.max_new_tokens}: "
-                "give the Learner the rollout's sampling"
+                f"a response has {longest} tokens, the learner's sampling.max_new_tokens is "
+                f"{self.sampling.max_new_tokens}: give the Learner the rollout's sampling"
             )
         if self.sampling.temperature != 1 or not samples:
             return
         gap = np.concatenate([sample.logprobs - sample.sampled_logprobs for sample in samples])
         if gap.max(initial=0.0) > 1e-2:
             raise LearnerError(
-                "the responses were sampled at another temperature than 1, the learner's: give the Learner the rollout's "
-                "sampling"
+                "the responses were sampled at another temperature than 1, the learner's: give the Learner the "
+                "rollout's sampling"
             )
 
     def state(self) -> dict[str, Any]:
@@ -136,8 +137,8 @@ class Learner:
         if bool(state["critic"]) != (models.critic is not None):
             has, wants = ("a", "none") if state["critic"] else ("no", "one")
             raise CheckpointError(
-                f"the checkpoint has {has} critic, algorithm '{self.algorithm.name}' wants {wants}: resume with the algorithm "
-                "that the run began with"
+                f"the checkpoint has {has} critic, algorithm '{self.algorithm.name}' wants {wants}: resume with the "
+                "algorithm that the run began with"
             )
         self.policy.load_state(state["policy"])
         if models.critic is not None:

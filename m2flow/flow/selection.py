@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which groups of an update are trained on: those with rewards that the algorithm keeps, replaced where it resamples."""
+"""Which groups are trained on: those with rewards that the algorithm keeps, and others in place of the rest."""
 
 import math
 from collections.abc import Iterable
@@ -83,8 +83,8 @@ def _require_finite(group: Group) -> None:
     for sample in group.samples:
         if sample.reward is not None and not math.isfinite(sample.reward):
             raise LearnerError(
-                f"sample {sample.index} of prompt '{group.prompt.id}' has reward {sample.reward}, expected a finite number: "
-                f"look at its rewards, {sample.rewards}"
+                f"sample {sample.index} of prompt '{group.prompt.id}' has reward {sample.reward}, expected a finite "
+                f"number: look at its rewards, {sample.rewards}"
             )
 
 

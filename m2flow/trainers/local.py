@@ -29,32 +29,32 @@ _MUST_BE_FINITE = ("/loss", "/grad_norm")
 class Local(Trainer):
     """One process; gradients of micro-batches add up to those of the whole mini-batch.
 
-    Mini-batches hold whole groups. Their composition is drawn once an update and their order anew in each epoch, so that
-    a step at unchanged weights repeats the old log-probs bit for bit: its ratio is 1 and its KL 0 exactly.
+    Mini-batches hold whole groups. Their composition is drawn once an update and their order anew in each epoch, so
+    that a step at unchanged weights repeats the old log-probs bit for bit: its ratio is 1 and its KL 0 exactly.
     """
 
     class Config(config.Config):
         """How the weights are updated."""
 
-        learning_rate: float = Field(1e-6, ge=0)
+        learning_rate: float = Field(default=1e-6, ge=0)
         """AdamW's, of the policy."""
-        critic_learning_rate: float = Field(1e-5, ge=0)
+        critic_learning_rate: float = Field(default=1e-5, ge=0)
         """AdamW's, of the critic, where the algorithm has one."""
         betas: tuple[float, float] = (0.9, 0.999)
         """AdamW's decay of the first and the second moment."""
-        eps: float = Field(1e-8, gt=0)
+        eps: float = Field(default=1e-8, gt=0)
         """AdamW's epsilon."""
-        weight_decay: float = Field(0.0, ge=0)
+        weight_decay: float = Field(default=0.0, ge=0)
         """Decoupled, of matrices; norms and biases are not decayed."""
-        max_grad_norm: float = Field(1.0, ge=0)
+        max_grad_norm: float = Field(default=1.0, ge=0)
         """Gradients are scaled down to this norm, policy and critic each on its own; 0 leaves them."""
         schedule: ScheduleConfig = ScheduleConfig()
         """How the learning rates change."""
-        epochs: int = Field(1, ge=1)
+        epochs: int = Field(default=1, ge=1)
         """Passes over the batch of one update."""
-        minibatches: int = Field(1, ge=1)
+        minibatches: int = Field(default=1, ge=1)
         """Optimizer steps of one pass; must divide the number of groups."""
-        max_tokens_per_microbatch: int = Field(2048, ge=1)
+        max_tokens_per_microbatch: int = Field(default=2048, ge=1)
         """Packed tokens computed at once: bounds memory, leaves the result as it is."""
         activation_checkpointing: bool = False
         """Compute activations again in the backward pass: less memory, a third more time."""
@@ -89,8 +89,8 @@ class Local(Trainer):
         c = self.config
         if num_groups % c.minibatches:
             raise LearnerError(
-                f"{num_groups} groups cannot be cut into minibatches={c.minibatches} equal parts: let the number of prompts "
-                "of an iteration be a multiple of it"
+                f"{num_groups} groups cannot be cut into minibatches={c.minibatches} equal parts: let the number of "
+                "prompts of an iteration be a multiple of it"
             )
         if longest_response > c.max_tokens_per_microbatch:
             raise LearnerError(
@@ -174,8 +174,8 @@ class Local(Trainer):
         bad = [row for row in torch.cat(minibatch).tolist() if not self._is_finite(update, row, totals)]
         named = ", ".join(update.work.describe(row) for row in bad[:3]) or "no sample alone, only their sum"
         raise LearnerError(
-            f"loss or gradient is not finite; it comes from {named} ({len(bad)} samples in all). No step was made: lower the "
-            "learning rate, look at their rewards and log-probs, or set skip_nonfinite_steps"
+            f"loss or gradient is not finite; it comes from {named} ({len(bad)} samples in all). No step was made: "
+            "lower the learning rate, look at their rewards and log-probs, or set skip_nonfinite_steps"
         )
 
     def _is_finite(self, update: "_Update", row: int, totals: Totals) -> bool:

@@ -93,7 +93,7 @@ def make_groups() -> Callable[..., list[Group]]:
 
 @pytest.fixture(scope="session")
 def plain_logprobs() -> Callable[..., list[list[torch.Tensor]]]:
-    """Log-probs by the stock model: every sample a padded row of its own, the whole [rows, tokens, vocabulary] at once."""
+    """Log-probs by the stock model: a padded row per sample, [rows, tokens, vocabulary] at once."""
 
     def compute(model: Any, groups: Sequence[Group], temperature: float = 1.0) -> list[list[torch.Tensor]]:
         rows = [(g.prompt_ids, s.token_ids) for g in groups for s in g.samples]
@@ -109,7 +109,7 @@ def plain_logprobs() -> Callable[..., list[list[torch.Tensor]]]:
 
 
 class Plain(Algorithm):
-    """Reward minus group mean, token-mean, with a second-order term so that gradients depend on the log-probs' values."""
+    """Reward minus group mean, token mean, with a term whose gradient depends on the log-probs' values."""
 
     class Config(Config):
         """Options of the test."""
@@ -130,7 +130,8 @@ class Plain(Algorithm):
         return replace(batch, advantages=spread, mask=mask, returns=returns)
 
     def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:
-        """Masked with `where`, as all algorithms do."""
+        """Masked with ``where``, as all algorithms do."""
+        assert batch.old_logprobs is not None and batch.advantages is not None
         zeros = torch.zeros_like(outputs.logprobs)
         gap = torch.where(batch.mask, outputs.logprobs - batch.old_logprobs, zeros)
         ratio = gap.exp()
@@ -143,6 +144,7 @@ class Plain(Algorithm):
         sums = {"clip_fraction": clipped, "kl": (gap.expm1() - gap).sum().item() / totals.num_tokens}
         value = None
         if outputs.values is not None:
+            assert batch.returns is not None
             value = torch.where(batch.mask, outputs.values - batch.returns, zeros).square().sum() / totals.num_tokens
         return Loss(policy=each.sum() / totals.num_tokens, value=value, sums=sums)
 
@@ -171,7 +173,7 @@ def make_learner(make_policy: Callable[..., Llm]) -> Callable[..., Learner]:
 def gradients() -> Callable[..., dict[str, torch.Tensor]]:
     """The gradients with which ``learner`` would make its first step; it makes none."""
 
-    def take(learner: Learner, groups: Sequence[Group]) -> dict[str, torch.Tensor]:
+    def take(learner: Any, groups: Sequence[Group]) -> dict[str, torch.Tensor]:
         taken: dict[str, torch.Tensor] = {}
         models = learner.models
         parts = {"": models.policy.trainable(), "critic.": models.critic.trainable() if models.critic else {}}

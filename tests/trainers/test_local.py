@@ -35,9 +35,9 @@ def _plain_gradients(model: Any, groups: list[Group], logprobs: list[list[torch.
     """The loss of the fixtures' algorithm, written for sequences one by one."""
     total, num_tokens = torch.zeros(()), 0
     for group, found in zip(groups, logprobs, strict=True):
-        mean = np.mean([sample.reward for sample in group.samples])
-        for sample, lp in zip(group.samples, found, strict=True):
-            advantage = sample.reward - mean + 0.1
+        rewards = [float(sample.reward or 0) for sample in group.samples]
+        for reward, lp in zip(rewards, found, strict=True):
+            advantage = reward - np.mean(rewards) + 0.1
             total = total + (-(lp - lp.detach()).exp() * advantage + 0.01 * lp**2).sum()
             num_tokens += len(lp)
     (total / num_tokens).backward()
@@ -214,7 +214,7 @@ def test_the_critic_begins_at_zero_learns_returns_and_leaves_the_policy_alone(
     learner = make_learner(needs=needs, learning_rate=0, critic_learning_rate=1e-2)
     before = {k: v.clone() for k, v in learner.state()["policy"].items()}
     losses = [learner.update(groups)["critic/loss"] for _ in range(15)]
-    returns = [sample.reward for g in groups for sample in g.samples for _ in sample.token_ids]
+    returns = [float(sample.reward or 0) for g in groups for sample in g.samples for _ in sample.token_ids]
     assert losses[0] == pytest.approx(np.mean(np.square(returns)), rel=1e-5)
     assert losses[-1] < losses[0] / 4
     assert all(torch.equal(v, before[k]) for k, v in learner.state()["policy"].items())

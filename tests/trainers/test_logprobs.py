@@ -70,7 +70,7 @@ def test_a_frozen_head_gets_no_gradient_and_the_hidden_states_the_same() -> None
     frozen = weight.detach()
     chunked_logprobs(hidden, frozen, labels)[0].sum().backward()
     assert frozen.grad is None
-    assert torch.equal(hidden.grad, wanted)
+    assert wanted is not None and hidden.grad is not None and torch.equal(hidden.grad, wanted)
 
 
 def test_bfloat16_gives_float32_log_probs_and_bfloat16_gradients() -> None:
@@ -102,5 +102,6 @@ def test_the_whole_of_the_logits_is_never_in_memory(monkeypatch: pytest.MonkeyPa
     hidden, weight, labels = _case(tokens=64, vocabulary=5000)
     with _Largest() as largest:
         found, entropies = chunked_logprobs(hidden, weight, labels, entropies=True)
+        assert entropies is not None
         (found.sum() + entropies.sum()).backward()
     assert largest.numel == weight.numel() < 64 * 5000 / 8

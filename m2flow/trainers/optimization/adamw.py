@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """AdamW over the parts of a learner (policy, critic), with float32 masters of parameters that are narrower.
 
-A bfloat16 parameter has 8 significant bits: a step of a typical learning rate is smaller than half its last one and would
-be lost. The optimizer therefore works on a float32 copy, gradients of micro-batches add up in float32, and the parameter
-is the rounded copy.
+A bfloat16 parameter has 8 significant bits: a step of a typical learning rate is smaller than half its last one and
+would be lost. The optimizer therefore works on a float32 copy, gradients of micro-batches add up in float32, and the
+parameter is the rounded copy.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,8 @@ class Optimizer:
             return 0.0
         norm = torch.nn.utils.get_total_norm(grads).item()
         if max_norm and norm > max_norm:
-            torch._foreach_mul_(grads, max_norm / (norm + 1e-6))
+            for grad in grads:
+                grad.mul_(max_norm / (norm + 1e-6))
         return norm
 
     def step(self, learning_rates: Mapping[str, float]) -> None:

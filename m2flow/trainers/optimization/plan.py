@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one update's batch is gone through: mini-batches of whole groups, each cut into micro-batches, over some epochs."""
+"""The way through one update's batch: mini-batches of whole groups, each cut into micro-batches, over epochs."""
 
 from collections.abc import Iterator, Sequence
 

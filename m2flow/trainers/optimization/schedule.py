@@ -11,15 +11,15 @@ from m2flow.errors import LearnerError
 
 
 class ScheduleConfig(Config):
-    """How the learning rate goes: up in ``warmup_steps``, then by ``shape`` to ``final_fraction`` at ``total_steps``."""
+    """The learning rate goes up in ``warmup_steps``, then by ``shape`` to ``final_fraction`` at ``total_steps``."""
 
     shape: Literal["constant", "linear", "cosine"] = "constant"
     """What follows the warm-up."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
     """Optimizer steps of linear growth; step n of them runs at n/warmup_steps of the rate."""
-    total_steps: int | None = Field(None, gt=0)
-    """Optimizer steps after which linear and cosine have reached their end and stay there; left out, those of the run."""
-    final_fraction: float = Field(0.0, ge=0, le=1)
+    total_steps: int | None = Field(default=None, gt=0)
+    """Optimizer steps after which linear and cosine stay at their end; left out, those of the whole run."""
+    final_fraction: float = Field(default=0.0, ge=0, le=1)
     """Where linear and cosine end, as a fraction of the learning rate."""
 
     @model_validator(mode="after")

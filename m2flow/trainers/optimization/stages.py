@@ -18,8 +18,8 @@ from m2flow.trainers.optimization.plan import Minibatch
 def prepare(work: Workload, algorithm: Algorithm, batch: Batch, *, plan: Sequence[Minibatch], num_steps: int) -> Batch:
     """``batch`` with all that ``algorithm`` needs, and its advantages over the whole of it.
 
-    Old log-probs cost a forward pass of their own only where weights change before they are last used; with a single step
-    they are the current ones.
+    Old log-probs cost a forward pass of their own only where weights change before they are last used; with a single
+    step they are the current ones.
 
     Raises:
         LearnerError: an advantage of a counted token is not finite.

@@ -5,7 +5,7 @@ import copy
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from m2flow.errors import CheckpointError
@@ -15,8 +15,8 @@ from m2flow.trainers.packing.layout import PackedRow
 class Critic:
     """Values of the states before each response token.
 
-    The body starts as a copy of the policy's present weights (with LoRA: the same frozen base and adapters of its own), the
-    head at zero, so that the first values are 0 and the first advantages those of the rewards alone.
+    The body starts as a copy of the policy's present weights (with LoRA: the same frozen base and adapters of its own),
+    the head at zero, so that the first values are 0 and the first advantages those of the rewards alone.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -52,8 +52,8 @@ class Critic:
         own = self.trainable()
         if {k: p.shape for k, p in own.items()} != {k: v.shape for k, v in state.items()}:
             raise CheckpointError(
-                f"the checkpoint's critic has {len(state)} tensors, expected the {len(own)} of this model's: resume with the "
-                "model and the algorithm that the run began with"
+                f"the checkpoint's critic has {len(state)} tensors, expected the {len(own)} of this model's: resume "
+                "with the model and the algorithm that the run began with"
             )
         for name, parameter in own.items():
             parameter.copy_(state[name])

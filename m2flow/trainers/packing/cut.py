@@ -19,8 +19,9 @@ def cut(
 ) -> list[list[int]]:
     """``rows`` (sample numbers) in micro-batches of at most ``bound`` packed tokens each, samples of a group together.
 
-    ``prompt(row)`` is (group number, prompt tokens), ``response(row)`` the response's tokens. A group that is larger than
-    the bound is split into parts, each of which carries the prompt. Largest first, each to the emptiest micro-batch.
+    ``prompt(row)`` is (group number, prompt tokens), ``response(row)`` the response's tokens. A group that is larger
+    than the bound is split into parts, each of which carries the prompt. Largest first, each to the emptiest
+    micro-batch.
 
     Raises:
         LearnerError: a prompt with a single response is larger than the bound.
@@ -54,8 +55,8 @@ def _split(
     if len(members) == 1:
         raise LearnerError(
             f"a prompt of {prompt(members[0])[1]} tokens with a response of {response(members[0])} takes "
-            f"{_tokens(members, prompt, response)} packed tokens, more than max_tokens_per_microbatch={bound}: raise that, "
-            "or shorten prompts or sampling.max_new_tokens"
+            f"{_tokens(members, prompt, response)} packed tokens, more than max_tokens_per_microbatch={bound}: raise "
+            "that, or shorten prompts or sampling.max_new_tokens"
         )
     half = len(members) // 2
     return [*_split(members[:half], prompt, response, bound), *_split(members[half:], prompt, response, bound)]

@@ -2,7 +2,8 @@
 """Packed rows with shared prefixes: a group's prompt lies in the row once, followed by all its responses.
 
 A response attends to the prompt and causally to itself, so that every token has the logits and the gradient that it has
-in a sequence of its own, at the cost of one prompt instead of n. A response's last token predicts nothing and is left out.
+in a sequence of its own, at the cost of one prompt instead of n. A response's last token predicts nothing and is left
+out.
 """
 
 from collections.abc import Sequence
@@ -49,8 +50,8 @@ class Span:
 class PackedLayout(Layout):
     """Which token sees which, for a row of ``spans``.
 
-    No mask over the whole row exists: each prompt is one causal call, the responses of a group are one call for all that
-    have about the same length, over the keys of the prompt and their own.
+    No mask over the whole row exists: each prompt is one causal call, the responses of a group are one call for all
+    that have about the same length, over the keys of the prompt and their own.
     """
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -132,8 +133,8 @@ def _stack(x: Float[Tensor, "heads tokens dim"], offsets: list[int], lengths: li
 class PackedRow:
     """A row ready for ``Llm.hidden``, and where its predictions are.
 
-    ``predicting[i]`` is the token whose hidden state predicts ``targets[i]``; predictions are in the order group, response,
-    response token. All samples of a group have their first token predicted at the prompt's last.
+    ``predicting[i]`` is the token whose hidden state predicts ``targets[i]``; predictions are in the order group,
+    response, response token. All samples of a group have their first token predicted at the prompt's last.
     """
 
     token_ids: Int[Tensor, "tokens"]
@@ -162,7 +163,13 @@ def pack(groups: Sequence[tuple[np.ndarray, Sequence[np.ndarray]]], device: torc
             predicting.append(np.append([last], np.arange(offset, offset + length))[: len(response)])
             targets.append(response)
         start += len(prompt) + sum(lengths)
-    return PackedRow(*(_tensor(part, device) for part in (ids, positions, predicting, targets)), PackedLayout(spans))
+    return PackedRow(
+        token_ids=_tensor(ids, device),
+        positions=_tensor(positions, device),
+        predicting=_tensor(predicting, device),
+        targets=_tensor(targets, device),
+        layout=PackedLayout(spans),
+    )
 
 
 def _tensor(parts: list[np.ndarray], device: torch.device | str) -> Int[Tensor, "n"]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log-probs and entropies of chosen tokens, without [tokens, vocabulary] ever whole in memory.
 
-The vocabulary is walked in tiles. The forward pass keeps each token's logsumexp, the backward pass makes a tile's logits
-again: one further product of the head (a third more of its operations) for a memory that does not grow with the vocabulary.
+The vocabulary is walked in tiles. The forward pass keeps each token's logsumexp, the backward pass makes a tile's
+logits again: one further product of the head (a third more of its operations) for a memory that does not grow with the
+vocabulary.
 """
 
 from typing import Any
