@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One update of a 135M-parameter Llama (the shape of SmolLM2) against the matrix-product limit of the machine.
 
-python benchmarks/update.py [--responses lognormal] [--microbatch 2048] [--checkpointing] [--threads 2] [--profile]
+python benchmarks/update.py [--responses lognormal] [--microbatch 1024] [--checkpointing] [--threads 2] [--profile]
 
 The limit counts each weight's operations only where a result depends on them: 6 per weight of the body and packed
 token, 6 per weight of the head and *predicted* token, and 12 x head size x heads per query and key that attend. What
@@ -103,7 +103,7 @@ def main() -> None:
     """Print time against the limit, and peak memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--responses", choices=["full", "lognormal"], default="full")
-    parser.add_argument("--microbatch", type=int, default=2048, help="packed tokens at most")
+    parser.add_argument("--microbatch", type=int, default=1024, help="packed tokens at most")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--algorithm", default="grpo")
     parser.add_argument("--threads", type=int, default=1)

@@ -98,6 +98,9 @@ class Algorithm(Plugin, ABC):
     """
 
     needs: frozenset[str]
+    loss_only: frozenset[str] = frozenset()
+    """Those of ``needs`` that ``advantages`` does not read. Old log-probs that only the loss reads cost no forward pass
+    of their own where an update makes a single step: they are the current ones, without gradient."""
     CAPABILITIES: ClassVar[frozenset[str]] = frozenset({"old_logprobs", "reference_logprobs", "values", "entropies"})
 
     def __init__(self, config: Any) -> None:

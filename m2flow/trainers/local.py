@@ -54,7 +54,7 @@ class Local(Trainer):
         """Passes over the batch of one update."""
         minibatches: int = Field(default=1, ge=1)
         """Optimizer steps of one pass; must divide the number of groups."""
-        max_tokens_per_microbatch: int = Field(default=2048, ge=1)
+        max_tokens_per_microbatch: int = Field(default=1024, ge=1)
         """Packed tokens computed at once: bounds memory, leaves the result as it is."""
         activation_checkpointing: bool = False
         """Compute activations again in the backward pass: less memory, a third more time."""

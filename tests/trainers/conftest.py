@@ -120,6 +120,7 @@ class Plain(Algorithm):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.needs = frozenset(config.needs)
+        self.loss_only = frozenset({"old_logprobs"})
 
     def advantages(self, batch: Batch) -> Batch:
         """Zero where masked."""

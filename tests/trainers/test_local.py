@@ -37,7 +37,7 @@ def _plain_gradients(model: Any, groups: list[Group], logprobs: list[list[torch.
     for group, found in zip(groups, logprobs, strict=True):
         rewards = [float(sample.reward or 0) for sample in group.samples]
         for reward, lp in zip(rewards, found, strict=True):
-            advantage = reward - np.mean(rewards) + 0.1
+            advantage = reward - float(np.mean(rewards)) + 0.1
             total = total + (-(lp - lp.detach()).exp() * advantage + 0.01 * lp**2).sum()
             num_tokens += len(lp)
     (total / num_tokens).backward()
@@ -139,6 +139,22 @@ def test_the_difference_from_the_rollouts_log_probs_is_measured_before_the_first
     assert stats["rollout/kl"] == pytest.approx(6 / 52 * (np.exp(-0.26) - 1 + 0.26), abs=1e-5)
     fresh = make_learner(learning_rate=0.1).update(groups)
     assert fresh["rollout/logprob_diff_mean"] == pytest.approx(6 * 0.26 / 52, abs=1e-5)
+
+
+def test_old_log_probs_that_only_the_loss_reads_cost_a_forward_only_where_there_are_several_steps(
+    make_learner: Any, groups: list[Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    forward = Texts.logprobs
+    monkeypatch.setattr(Texts, "logprobs", lambda self, rows: seen.append(True) or forward(self, rows))
+    make_learner().update(groups)
+    assert not seen
+    make_learner(epochs=2).update(groups)
+    assert len(seen) == 1
+    early = make_learner()
+    early.algorithm.loss_only = frozenset()
+    early.update(groups)
+    assert len(seen) == 2
 
 
 def test_gradients_are_scaled_to_the_largest_norm_and_the_norm_before_is_reported(

@@ -18,8 +18,8 @@ from m2flow.trainers.optimization.plan import Minibatch
 def prepare(work: Workload, algorithm: Algorithm, batch: Batch, *, plan: Sequence[Minibatch], num_steps: int) -> Batch:
     """``batch`` with all that ``algorithm`` needs, and its advantages over the whole of it.
 
-    Old log-probs cost a forward pass of their own only where weights change before they are last used; with a single
-    step they are the current ones.
+    Old log-probs cost a forward pass of their own only where advantages read them or weights change before they are
+    last used; otherwise they are the current ones.
 
     Raises:
         LearnerError: an advantage of a counted token is not finite.
@@ -29,7 +29,7 @@ def prepare(work: Workload, algorithm: Algorithm, batch: Batch, *, plan: Sequenc
     def whole(compute: Callable[[Sequence[int]], Tensor]) -> Float[Tensor, "S T"]:
         return _whole(batch, plan, compute)
 
-    if "old_logprobs" in needs and num_steps > 1:
+    if "old_logprobs" in needs and (num_steps > 1 or "old_logprobs" not in algorithm.loss_only):
         batch = replace(batch, old_logprobs=whole(work.logprobs))
     if "reference_logprobs" in needs:
         batch = replace(batch, reference_logprobs=whole(work.reference_logprobs))
