@@ -30,7 +30,7 @@ class Config(mf.RunConfig):
     """What generates."""
     algorithm: mf.AlgorithmConfig = "grpo"
     """What the update computes: grpo, dapo, ppo, rloo, ..."""
-    trainer: mf.TrainerConfig = {"name": "local", "learning_rate": 1e-3}
+    trainer: mf.TrainerConfig = {"name": "local", "learning_rate": 3e-4}
     """How the weights are updated."""
 
 

@@ -4,7 +4,7 @@
 It learns addition from right answers first, then from a careless teacher, most of whose answers are off by a slip of a
 digit or a carry. So it can add, and mostly does not: what is left for reinforcement learning to bring out.
 
-python examples/reasoning/pretrain_tiny.py FOLDER          (about four minutes on one core)
+python examples/reasoning/pretrain_tiny.py FOLDER          (about five minutes on one core)
 """
 
 import sys
