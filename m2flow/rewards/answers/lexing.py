@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an answer's characters to tokens, with the many spellings of one thing made alike. Linear in the text."""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from m2flow.rewards.answers import units
+from m2flow.rewards.answers.tree import Malformed, Unfamiliar
+
+MAX_CHARS = 10_000
+"""Longer answers are compared as text only."""
+MAX_DEPTH = 200
+"""Deepest nesting of brackets that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How to read what can be read in two ways."""
+
+    thousands: bool = True
+    """``1,234`` is one number, not two."""
+    unit_letters: bool = False
+    """``5 m`` is a length, not a product."""
+
+
+class Token(NamedTuple):
+    """``kind`` is number, letter, command, text or sign; ``spaced``: white space stands before it."""
+
+    kind: str
+    text: str
+    spaced: bool = False
+
+
+FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp sqrt gcd lcm max min abs floor ceil".split()
+)
+GREEK = frozenset(
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon "
+    "phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell".split()
+)
+_SHORT_WORDS = frozenset("no yes odd not or and the is of to in on up if at an it we are for ans".split())
+_CONNECTIVES = {"or": ";", "and": ";", "percent": "%"}
+_PRODUCT_LETTERS = frozenset("abcdxyz")
+
+_CHARACTERS = {
+    **dict.fromkeys("−–—‐‑﹣－", "-"),
+    **dict.fromkeys("×∙⋅·∗", r"\cdot "),
+    "÷": "/", "⁄": "/", "∕": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
+    "⩽": r"\le ", "⩾": r"\ge ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ", "±": r"\pm ", "√": r"\sqrt ",
+    "°": r"^\circ ", "º": r"^\circ ", "θ": r"\theta ", "∓": r"\mp ", "‰": "/1000", "％": "%", "，": ",", "（": "(",
+    "）": ")", "：": ":", "；": ";", "′": "'", "ℝ": r"\mathbb{R}", "“": '"', "”": '"', "’": "'", "‘": "'",
+}  # fmt: skip
+_CHARACTERS = {ord(key): value for key, value in _CHARACTERS.items()}
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
+_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+
+# Groups of three digits behind a LaTeX comma or a thin space.
+_GROUPED = re.compile(
+    r"(?<![\d.,])[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,;:! ]|[~\u2009\u202f\u00a0' ])\d{3}(?!\d))+(?!\s*/)"
+)
+_GROUP_MARK = re.compile(r"[^\d]")
+_LAYOUT = re.compile(
+    r"\\(?:displaystyle|textstyle|scriptstyle|left|right|middle|[bB]igg?[lrm]?|limits|nolimits|quad|qquad|thinspace|"
+    r"hspace\*?\{[^{}]*\}|phantom\{[^{}]*\}|mathstrut|strut|,|;|:|!|>|\s)(?![A-Za-z])|"
+    r"\\(?=[,;:!> ])[,;:!> ]|[~\u00a0\u2009\u202f]"
+)
+_DELIMITERS = re.compile(r"\\[()\[\]]")
+_TOKEN = re.compile(
+    r"(?P<space>\s+)"
+    r"|(?P<grouped>\d+(?:,\d+)+(?:\.\d+)?)"
+    r"|(?P<hex>0[xX][0-9a-fA-F]+)"
+    r"|(?P<number>\d+\.\d+[eE][-+]?\d+|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE]\d+|[eE][-+]\d\d+|E[-+]\d)"
+    r"|\d+\.\d+|\d+\.(?=\s*\\(?:overline|bar|dot)\b)|\d+|\.\d+)"
+    r"|(?P<command>\\[A-Za-z]+\*?)"
+    r"|(?P<escaped>\\.)"
+    r"|(?P<word>[^\W\d_]+)"
+    r"|(?P<sign>\*\*|<=|>=|!=|==|.)",
+    re.DOTALL,
+)
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
+_TEXT_COMMANDS = frozenset(
+    "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm mathsf operatorname mathbf mathit "
+    "boldsymbol bm mathnormal emph".split()
+)
+_MATH_FONTS = frozenset({"mathbf", "mathit", "boldsymbol", "bm", "mathnormal"})
+_SAME_COMMAND = {
+    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le", "geq": "ge",
+    "leqslant": "le", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "times": "cdot", "ast": "cdot", "div": "/",
+    "varnothing": "emptyset", "lbrace": "{", "rbrace": "}", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|",
+    "degree": "circ", "to": "rightarrow", "land": ";", "lor": ";", "infin": "infty", "inf": "infty", "infinity": "infty",
+    "oo": "infty", "exponentialE": "e", "imaginaryI": "i", "langle": "(", "rangle": ")", "lparen": "(", "rparen": ")",
+    "lbrack": "[", "rbrack": "]", "and": ";", "colon": ":", "cents": "¢", "euro": "€", "pounds": "£", "union": "cup",
+    "operatorname*": "operatorname", "percent": "%", "slash": "/",
+}  # fmt: skip
+OPEN = frozenset({"(", "[", "{", r"\{", r"\begin"})
+CLOSE = frozenset({")", "]", "}", r"\}", r"\end"})
+
+
+def tokenize(text: str, reading: Reading) -> list[Token]:
+    """The tokens of an answer.
+
+    Raises:
+        Malformed: too long or too deep, brackets that do not balance, or a hexadecimal number.
+        Unfamiliar: an unbalanced or nested text command.
+    """
+    if len(text) > MAX_CHARS:
+        raise Malformed("too long")
+    tokens = _Lexer(_spell(text), reading).run()
+    _require_balance(tokens)
+    return tokens
+
+
+def _spell(text: str) -> str:
+    text = _SUPERSCRIPT_RUN.sub(lambda m: f"^{{{m.group().translate(_SUPERSCRIPTS)}}}", text)
+    text = _SUBSCRIPT_RUN.sub(lambda m: f"_{{{m.group().translate(_SUBSCRIPTS)}}}", text)
+    text = "".join(_compose(c) for c in text) if not text.isascii() else text
+    text = _GROUPED.sub(lambda m: _GROUP_MARK.sub("", m.group()), text)
+    text = _LAYOUT.sub(" ", text)
+    return _dollars(_DELIMITERS.sub(" ", text)).strip()
+
+
+def _compose(char: str) -> str:
+    if ord(char) in _CHARACTERS:
+        return _CHARACTERS[ord(char)]
+    folded = unicodedata.normalize("NFKC", char)
+    if "⁄" in folded:
+        return r"\frac{%s}{%s}" % tuple(folded.split("⁄"))[:2] if folded[-1] != "⁄" else "1/"
+    return folded
+
+
+def _dollars(text: str) -> str:
+    r"""Drop ``$`` around formulas; keep ``\$``, and an unpaired ``$`` before a number, as currency."""
+    bare = text.replace(r"\$", "")
+    if bare.count("$") % 2 == 1 and re.match(r"[-+]?\s*\$\s*[\d.]", text):
+        return text.replace("$", r"\$", 1)
+    return re.sub(r"(?<!\\)\$", " ", text)
+
+
+def _require_balance(tokens: list[Token]) -> None:
+    depth = 0
+    for token in tokens:
+        depth += (token.text in OPEN) - (token.text in CLOSE)
+        if not 0 <= depth <= MAX_DEPTH:
+            raise Malformed("brackets do not balance, or nest too deep")
+    if depth:
+        raise Malformed("brackets do not balance")
+
+
+class _Lexer:
+    def __init__(self, text: str, reading: Reading, nesting: int = 0) -> None:
+        self.text, self.reading, self.nesting = text, reading, nesting
+        self.at, self.depth, self.spaced, self.in_unit = 0, 0, False, False
+        self.tokens: list[Token] = []
+        self.closing: dict[int, int] | None = None
+
+    def run(self) -> list[Token]:
+        while self.at < len(self.text):
+            match = _TOKEN.match(self.text, self.at)
+            if match is None:
+                raise Malformed("unreadable character")
+            self.at = match.end()
+            _TAKE[match.lastgroup or ""](self, match.group())
+        return self.tokens
+
+    def add(self, kind: str, text: str) -> None:
+        """Append a token and keep the depth of brackets inside which commas separate."""
+        self.tokens.append(Token(kind, text, self.spaced))
+        self.spaced = False
+        if kind == "sign" and text != "{" and text != "}":
+            self.depth += (text in OPEN) - (text in CLOSE)
+
+    def space(self, text: str) -> None:
+        self.spaced = True
+
+    def grouped(self, text: str) -> None:
+        if self.depth == 0 and self.reading.thousands and _THOUSANDS.fullmatch(text):
+            self.add("number", text.replace(",", ""))
+            return
+        for i, part in enumerate(text.split(",")):
+            if i:
+                self.add("sign", ",")
+            self.add("number", part)
+
+    def number(self, text: str) -> None:
+        self.add("number", text)
+
+    def hex(self, text: str) -> None:
+        raise Malformed("a hexadecimal number")
+
+    def escaped(self, text: str) -> None:
+        plain = text[1]
+        if plain in "{}\\":
+            self.add("sign", text)
+        elif plain == "|":
+            raise Unfamiliar(text)
+        else:
+            self.sign(plain)
+
+    def sign(self, text: str) -> None:
+        same = {"**": "^", "==": "=", "<=": r"\le", ">=": r"\ge", "!=": r"\ne", "*": r"\cdot"}.get(text, text)
+        kind = "text" if same in units.SYMBOLS else "command" if same.startswith("\\") else "sign"
+        self.add(kind, same)
+
+    def command(self, text: str) -> None:
+        name = _SAME_COMMAND.get(text[1:], text[1:])
+        if name in _TEXT_COMMANDS:
+            self._text_command(name)
+        elif name in ("{", "}"):
+            self.add("sign", f"\\{name}")
+        elif len(name) == 1 and name.isalpha():
+            self.add("letter", name)
+        elif not name[0].isalpha():
+            self.sign(name)
+        else:
+            self.add("sign" if name in ("begin", "end") else "command", f"\\{name}")
+
+    def _text_command(self, name: str) -> None:
+        start = self._skip_space()
+        end = self._closing(start)
+        if end is None:
+            raise Unfamiliar("a text command without braces")
+        content = self.text[start + 1 : end]
+        self.at = end + 1
+        if self._is_math(name, content):
+            if self.nesting > 3:
+                raise Malformed("text commands nest too deep")
+            inner = _Lexer(content, self.reading, self.nesting + 1)
+            self.tokens += [t._replace(spaced=t.spaced or self.spaced) if i == 0 else t for i, t in enumerate(inner.run())]
+            self.spaced = False
+        elif content.strip() in FUNCTIONS:
+            self.add("command", f"\\{content.strip()}")
+        else:
+            self._words(content)
+
+    def _is_math(self, name: str, content: str) -> bool:
+        bare = content.strip()
+        return (
+            name in _MATH_FONTS
+            or bare in ("e", "i")
+            or bool(re.match(r"[-+(\[$]*\s*\\?[\d$]", bare))
+            or ("\\" in bare and not bare.replace("\\", "").isalpha())
+        )
+
+    def _words(self, content: str) -> None:
+        for word in content.split() or [""]:
+            low = word.lower().strip(",.;")
+            if low in _CONNECTIVES:
+                self.add("sign", _CONNECTIVES[low])
+            elif word:
+                self.spaced = True
+                self.add("text", word.rstrip(",;"))
+            if word.endswith((",", ";")):
+                self.add("sign", word[-1])
+        self.in_unit = True
+
+    def _skip_space(self) -> int:
+        start = self.at
+        while start < len(self.text) and self.text[start].isspace():
+            start += 1
+        return start
+
+    def _closing(self, start: int) -> int | None:
+        if self.closing is None:
+            self.closing = _matching(self.text)
+        return self.closing.get(start)
+
+    def word(self, text: str) -> None:
+        low = text.lower()
+        if low in _CONNECTIVES:
+            self.add("sign", _CONNECTIVES[low])
+        elif self._is_unit(text):
+            self.in_unit = True
+            self.add("text", text)
+        elif low in FUNCTIONS or low in ("pi", "infinity", "inf", "oo"):
+            self.add("command", f"\\{_SAME_COMMAND.get(low, low)}")
+        elif text in GREEK:
+            self.add("command", f"\\{text}")
+        elif self._is_product(text):
+            self._letters(text)
+        else:
+            self.add("text", text)
+
+    def _letters(self, text: str) -> None:
+        for letter in text:
+            self.add("letter", letter)
+
+    def _is_unit(self, text: str) -> bool:
+        if not self.tokens:
+            return False
+        after_value = self.tokens[-1].kind in ("number", "text") or self.tokens[-1].text in (")", "}")
+        if len(text) > 1:
+            return text in units.WORDS and after_value
+        known = self.in_unit or (self.reading.unit_letters and after_value)
+        return known and text in units.LETTERS
+
+    def _is_product(self, text: str) -> bool:
+        if len(text) == 1:
+            return True
+        beside_text = bool(self.tokens) and self.tokens[-1].kind == "text"
+        if text.lower() in _SHORT_WORDS or beside_text or not text.isascii():
+            return False
+        return len(text) <= 3 or (len(text) <= 8 and set(text.lower()) <= _PRODUCT_LETTERS)
+
+
+def _matching(text: str) -> dict[int, int]:
+    """Where each opening brace closes."""
+    found, stack = {}, []
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        if match.group() == "{":
+            stack.append(match.start())
+        elif match.group() == "}" and stack:
+            found[stack.pop()] = match.start()
+    return found
+
+
+_TAKE: dict[str, Callable[[_Lexer, str], None]] = {
+    kind: getattr(_Lexer, kind) for kind in ("space", "grouped", "hex", "number", "command", "escaped", "word", "sign")
+}
