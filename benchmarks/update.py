@@ -54,13 +54,13 @@ def make_groups(kind: str, rng: np.random.Generator) -> list[Group]:
     groups = []
     for i in range(8):
         lengths = [64] * 8 if kind == "full" else np.clip(rng.lognormal(np.log(24), 0.7, 8).astype(int), 1, 64)
-        samples = [make_sample(k, int(n), rng) for k, n in enumerate(lengths)]
+        samples = [make_sample(k, int(n), rng=rng) for k, n in enumerate(lengths)]
         prompt_ids = rng.integers(0, SHAPE.vocab_size, int(rng.integers(52, 69)))
         groups.append(Group(prompt=Prompt(id=str(i), text="?"), prompt_ids=prompt_ids, samples=samples))
     return groups
 
 
-def make_sample(index: int, length: int, rng: np.random.Generator) -> Sample:
+def make_sample(index: int, length: int, *, rng: np.random.Generator) -> Sample:
     """Random tokens with about the log-probs that an untrained model gives them."""
     logprobs = np.full(length, -np.log(SHAPE.vocab_size), np.float32)
     return Sample(

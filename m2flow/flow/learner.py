@@ -6,20 +6,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import TypeAdapter
 
 from m2flow.algorithms.base import Algorithm
+from m2flow.config import Config
 from m2flow.data.samples import Group
 from m2flow.engines.base import SamplingConfig
 from m2flow.errors import CheckpointError, LearnerError
 from m2flow.flow.selection import Selection, in_order, select
-from m2flow.registry import Choice, build
+from m2flow.registry import AlgorithmConfig, TrainerConfig, build
 from m2flow.trainers.base import Settings, Trainer
 from m2flow.trainers.packing.critic import Critic
 from m2flow.trainers.packing.texts import Models, Texts, batch_of
 
-_ALGORITHM: TypeAdapter[Any] = TypeAdapter(Choice["algorithms"])
-_TRAINER: TypeAdapter[Any] = TypeAdapter(Choice["trainers"])
+
+class _Parts(Config):
+    """Checks what a learner is made of."""
+
+    algorithm: AlgorithmConfig
+    """What the update computes."""
+    trainer: TrainerConfig
+    """How the weights are updated."""
 
 
 class Learner:
@@ -27,7 +33,8 @@ class Learner:
 
     What the algorithm needs (reference policy, critic) is made at the first update, from the weights that the policy
     has before it. ``sampling`` is what the rollout samples with: its temperature divides the learner's logits too, and
-    its ``max_new_tokens`` is the longest response that losses may be divided by.
+    its ``max_new_tokens`` is the longest response that losses may be divided by. ``algorithm`` and ``trainer`` are
+    Configs, ids, or mappings of an id's options.
     """
 
     context: Any = None
@@ -39,8 +46,9 @@ class Learner:
         self.sampling = sampling or SamplingConfig()
         if self.sampling.temperature <= 0:
             raise LearnerError("sampling.temperature is 0, which has no log-probs to train on: set it above 0")
-        self.algorithm: Algorithm = build(_ALGORITHM.validate_python(algorithm))
-        self.trainer: Trainer = build(_TRAINER.validate_python(trainer), self.algorithm)
+        parts: Any = _Parts(algorithm=algorithm, trainer=trainer)
+        self.algorithm: Algorithm = build(parts.algorithm)
+        self.trainer: Trainer = build(parts.trainer, self.algorithm)
         self._models: Models | None = None
 
     @property
@@ -91,7 +99,7 @@ class Learner:
             seed=self.context.seed if self.context is not None else 0,
             num_updates=self.context.num_iterations if self.context is not None else None,
         )
-        trained = self.trainer.update(texts, batch_of(kept, self.policy.head_weight.device), settings)
+        trained = self.trainer.update(texts, batch_of(kept, self.policy.head_weight.device), settings=settings)
         if trained["learner/steps"]:
             self.policy.version += 1
         return trained

@@ -85,7 +85,7 @@ class Trainer(Plugin, ABC):
         """
 
     @abstractmethod
-    def update(self, work: Workload, batch: Batch, settings: Settings) -> dict[str, float]:
+    def update(self, work: Workload, batch: Batch, *, settings: Settings) -> dict[str, float]:
         """All optimizer steps of one update; returns metrics.
 
         Raises:

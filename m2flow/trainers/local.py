@@ -5,7 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,8 @@ from m2flow.trainers.optimization import plan, stages
 from m2flow.trainers.optimization.adamw import Optimizer
 from m2flow.trainers.optimization.plan import Minibatch
 from m2flow.trainers.optimization.schedule import ScheduleConfig
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
 
 _MUST_BE_FINITE = ("/loss", "/grad_norm")
 """Ends of the names of the numbers that decide whether a step is made."""
@@ -40,7 +42,7 @@ class Local(Trainer):
         """AdamW's, of the policy."""
         critic_learning_rate: float = Field(default=1e-5, ge=0)
         """AdamW's, of the critic, where the algorithm has one."""
-        betas: tuple[float, float] = (0.9, 0.999)
+        betas: tuple[_Decay, _Decay] = (0.9, 0.999)
         """AdamW's decay of the first and the second moment."""
         eps: float = Field(default=1e-8, gt=0)
         """AdamW's epsilon."""
@@ -98,18 +100,18 @@ class Local(Trainer):
                 f"{c.max_tokens_per_microbatch}: raise that to at least the longest prompt and response together"
             )
 
-    def update(self, work: Workload, batch: Batch, settings: Settings) -> dict[str, float]:
+    def update(self, work: Workload, batch: Batch, *, settings: Settings) -> dict[str, float]:
         """See ``Trainer.update``."""
         c, seed = self.config, settings.seed + self.steps
         steps = plan.make(work, batch.group_ids, num=c.minibatches, max_tokens=c.max_tokens_per_microbatch, seed=seed)
-        prepared = stages.prepare(work, self.algorithm, batch, plan=steps, num_steps=c.epochs * len(steps))
-        update = _Update(work, prepared, settings)
-        for minibatch in plan.epochs(steps, c.epochs, seed):
+        prepared = stages.prepare(work, batch, algorithm=self.algorithm, plan=steps, num_steps=c.epochs * len(steps))
+        update = _Update(work, prepared, settings=settings)
+        for minibatch in plan.epochs(steps, c.epochs, seed=seed):
             if self._step(update, minibatch):
                 break
         learner = update.seen if prepared.old_logprobs is None else prepared.old_logprobs
         rows = update.seen_rows if prepared.old_logprobs is None else slice(None)
-        agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], prepared.mask[rows])
+        agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], mask=prepared.mask[rows])
         return {**agreed, **update.metrics(), "learner/step": float(self.steps)}
 
     def _step(self, update: "_Update", minibatch: Minibatch) -> bool:
@@ -118,9 +120,9 @@ class Local(Trainer):
         if not totals.num_tokens:
             update.count("learner/steps_without_tokens")
             return False
-        sums = self._accumulate(update, minibatch, totals)
+        sums = self._accumulate(update, minibatch, totals=totals)
         if not math.isfinite(sum(sums[key] for key in sums if key.endswith(_MUST_BE_FINITE))):
-            self._leave_out(update, minibatch, totals)
+            self._leave_out(update, minibatch, totals=totals)
             return False
         if self.algorithm.stop_early(sums):
             # The weights have gone far enough already; the gradient taken there is dropped with what is left.
@@ -139,11 +141,11 @@ class Local(Trainer):
         rates = {"policy": c.learning_rate, "critic": c.critic_learning_rate}
         return {part: rates[part] * factor for part in self.optimizer.parameters}
 
-    def _accumulate(self, update: "_Update", minibatch: Minibatch, totals: Totals) -> dict[str, float]:
+    def _accumulate(self, update: "_Update", minibatch: Minibatch, *, totals: Totals) -> dict[str, float]:
         """Gradients of a whole mini-batch; the sums of its micro-batches' numbers, and the norms before clipping."""
         sums: dict[str, float] = defaultdict(float)
         for rows in minibatch:
-            loss, numbers = self._loss(update, rows, totals)
+            loss, numbers = self._loss(update, rows, totals=totals)
             for key, value in numbers.items():
                 sums[key] += value
             if not math.isfinite(loss.item()):
@@ -153,7 +155,7 @@ class Local(Trainer):
         norms = {part: self.optimizer.clip(part, self.config.max_grad_norm) for part in self.optimizer.parameters}
         return {**sums, **{f"{part}/grad_norm": norm for part, norm in norms.items()}}
 
-    def _loss(self, update: "_Update", rows: Tensor, totals: Totals) -> tuple[Tensor, dict[str, float]]:
+    def _loss(self, update: "_Update", rows: Tensor, *, totals: Totals) -> tuple[Tensor, dict[str, float]]:
         outputs = update.work.outputs(rows.tolist(), self.algorithm.needs)
         batch, now = update.batch.rows(rows), outputs.logprobs.detach()
         if batch.old_logprobs is None:
@@ -165,21 +167,21 @@ class Local(Trainer):
             return loss.policy, numbers
         return loss.policy + loss.value, {**numbers, "critic/loss": loss.value.item()}
 
-    def _leave_out(self, update: "_Update", minibatch: Minibatch, totals: Totals) -> None:
+    def _leave_out(self, update: "_Update", minibatch: Minibatch, *, totals: Totals) -> None:
         """Count a step that is not finite, or name the samples that make it so."""
         self.optimizer.zero()
         if self.config.skip_nonfinite_steps:
             update.count("learner/nonfinite_steps")
             return
-        bad = [row for row in torch.cat(minibatch).tolist() if not self._is_finite(update, row, totals)]
+        bad = [row for row in torch.cat(minibatch).tolist() if not self._is_finite(update, row, totals=totals)]
         named = ", ".join(update.work.describe(row) for row in bad[:3]) or "no sample alone, only their sum"
         raise LearnerError(
             f"loss or gradient is not finite; it comes from {named} ({len(bad)} samples in all). No step was made: "
             "lower the learning rate, look at their rewards and log-probs, or set skip_nonfinite_steps"
         )
 
-    def _is_finite(self, update: "_Update", row: int, totals: Totals) -> bool:
-        sums = self._accumulate(update, [torch.tensor([row])], totals)
+    def _is_finite(self, update: "_Update", row: int, *, totals: Totals) -> bool:
+        sums = self._accumulate(update, [torch.tensor([row])], totals=totals)
         self.optimizer.zero()
         return math.isfinite(sum(sums[key] for key in sums if key.endswith(_MUST_BE_FINITE)))
 
@@ -196,7 +198,7 @@ class Local(Trainer):
 class _Update:
     """What one update has seen and counted so far."""
 
-    def __init__(self, work: Workload, batch: Batch, settings: Settings) -> None:
+    def __init__(self, work: Workload, batch: Batch, *, settings: Settings) -> None:
         self.work, self.batch, self.settings = work, batch, settings
         self.seen = torch.zeros_like(batch.rollout_logprobs)
         """Log-probs before the first step, in the rows that it had."""

@@ -12,7 +12,7 @@ from m2flow.algorithms.base import Algorithm, Batch, Loss, Outputs, Totals
 from m2flow.config import Config
 from m2flow.data.samples import Group, Prompt, Sample
 from m2flow.engines.base import SamplingConfig
-from m2flow.errors import CheckpointError, FlowError, LearnerError
+from m2flow.errors import CheckpointError, ConfigError, FlowError, LearnerError
 from m2flow.flow.learner import Learner
 from m2flow.flow.stream import Stream
 from m2flow.policies.llm import Llm
@@ -200,6 +200,20 @@ def test_a_response_longer_than_the_learner_was_told_is_refused(make_learner: Ca
 def test_a_greedy_rollout_cannot_be_learned_from() -> None:
     with pytest.raises(LearnerError, match="temperature is 0"):
         Learner(Llm(), algorithm=Mixed.Config(), sampling=SamplingConfig(temperature=0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trainer": "locl"}, "did you mean 'local'"),
+        ({"trainer": {"name": "local", "learning_rte": 1.0}}, "learning_rate"),
+        ({"trainer": {"name": "local", "betas": (0.9, 1.0)}}, "betas"),
+        ({"trainer": 3}, "expected the name of one of the trainers"),
+    ],
+)
+def test_a_mistake_in_the_options_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Learner(Llm(), **{"algorithm": Mixed.Config(), **options})
 
 
 def test_making_a_learner_loads_no_model() -> None:

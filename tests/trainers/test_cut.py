@@ -4,12 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2flow.errors import LearnerError
-from m2flow.trainers.packing.cut import cut
+from m2flow.trainers.packing.cut import Sizes, cut
 
 
 def _cut(shapes: list[tuple[int, list[int]]], bound: int) -> tuple[list[list[int]], dict[int, int]]:
     rows = [(g, p, r) for g, (p, responses) in enumerate(shapes) for r in responses]
-    parts = cut(range(len(rows)), prompt=lambda i: rows[i][:2], response=lambda i: rows[i][2], bound=bound)
+    groups, prompts, responses = zip(*rows, strict=True)
+    sizes = Sizes(groups=groups, prompts=prompts, responses=responses)
+    parts = cut(range(len(rows)), sizes, bound=bound)
     tokens = {}
     for k, part in enumerate(parts):
         prompts = {rows[i][0]: rows[i][1] for i in part}

@@ -71,7 +71,7 @@ def test_sharing_the_prompt_leaves_gradients_as_they_are(
     apart: Gradients = {}
     named = learner.policy.trainable().items()
     learner.trainer.optimizer.step = lambda _: apart.update({k: p.grad.clone() for k, p in named})
-    learner.trainer.update(texts, batch_of(groups), Settings(max_tokens=64))
+    learner.trainer.update(texts, batch_of(groups), settings=Settings(max_tokens=64))
     _close(apart, shared)
 
 

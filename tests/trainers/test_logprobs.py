@@ -32,7 +32,7 @@ def test_log_probs_and_entropies_equal_those_of_verl_and_trl(case: dict[str, Any
     labels = torch.tensor(inputs["labels"]).flatten()
     # An identity as the head makes the hidden states the logits.
     head = torch.eye(logits.shape[1], dtype=torch.float64)
-    found, entropies = chunked_logprobs(logits, head, labels, temperature=inputs["temperature"], entropies=True)
+    found, entropies = chunked_logprobs(logits, head, labels=labels, temperature=inputs["temperature"], entropies=True)
     assert entropies is not None
     pairs = {
         "log_probs": found,
@@ -57,7 +57,7 @@ def test_gradients_equal_those_of_the_whole_logits(
     def loss(pair: Any) -> torch.Tensor:
         return (pair[0] * factors).sum() + entropy_weight * (pair[1] * factors.cos()).sum()
 
-    ours = chunked_logprobs(hidden, weight, labels, temperature=temperature, entropies=True)
+    ours = chunked_logprobs(hidden, weight, labels=labels, temperature=temperature, entropies=True)
     wanted = torch.autograd.grad(loss(_dense(hidden, weight, labels, temperature)), (hidden, weight))
     found = torch.autograd.grad(loss(ours) if entropy_weight else (ours[0] * factors).sum(), (hidden, weight))
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
@@ -65,10 +65,10 @@ def test_gradients_equal_those_of_the_whole_logits(
 
 def test_a_frozen_head_gets_no_gradient_and_the_hidden_states_the_same() -> None:
     hidden, weight, labels = _case()
-    chunked_logprobs(hidden, weight, labels)[0].sum().backward()
+    chunked_logprobs(hidden, weight, labels=labels)[0].sum().backward()
     wanted, hidden.grad = hidden.grad, None
     frozen = weight.detach()
-    chunked_logprobs(hidden, frozen, labels)[0].sum().backward()
+    chunked_logprobs(hidden, frozen, labels=labels)[0].sum().backward()
     assert frozen.grad is None
     assert wanted is not None and hidden.grad is not None and torch.equal(hidden.grad, wanted)
 
@@ -76,7 +76,7 @@ def test_a_frozen_head_gets_no_gradient_and_the_hidden_states_the_same() -> None
 def test_bfloat16_gives_float32_log_probs_and_bfloat16_gradients() -> None:
     hidden, weight, labels = (x.to(torch.bfloat16) if x.is_floating_point() else x for x in _case())
     hidden, weight = hidden.detach().requires_grad_(), weight.detach().requires_grad_()
-    found, _ = chunked_logprobs(hidden, weight, labels)
+    found, _ = chunked_logprobs(hidden, weight, labels=labels)
     wanted, _ = _dense(hidden.double(), weight.double(), labels, 1.0)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), wanted, atol=0.05, rtol=0.01)
@@ -101,7 +101,7 @@ def test_the_whole_of_the_logits_is_never_in_memory(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(logprobs, "TILE_ELEMENTS", 2**14)
     hidden, weight, labels = _case(tokens=64, vocabulary=5000)
     with _Largest() as largest:
-        found, entropies = chunked_logprobs(hidden, weight, labels, entropies=True)
+        found, entropies = chunked_logprobs(hidden, weight, labels=labels, entropies=True)
         assert entropies is not None
         (found.sum() + entropies.sum()).backward()
     assert largest.numel == weight.numel() < 64 * 5000 / 8

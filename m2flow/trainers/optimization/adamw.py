@@ -105,10 +105,10 @@ class Optimizer:
                     f"{len(named)} by other names: resume with the model and options that the run began with"
                 )
             for name, master in named.items():
-                self._load_one(name, master, dict(state[part][name]))
+                self._load_one(name, master, held=dict(state[part][name]))
 
     @torch.no_grad()
-    def _load_one(self, name: str, master: Parameter, held: dict[str, Tensor]) -> None:
+    def _load_one(self, name: str, master: Parameter, *, held: dict[str, Tensor]) -> None:
         wrong = [k for k, v in held.items() if v.dim() and v.shape != master.shape]
         if wrong:
             raise CheckpointError(f"optimizer state of {name}: expected shape {tuple(master.shape)}, wrong in {wrong}")

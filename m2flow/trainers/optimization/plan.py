@@ -15,11 +15,11 @@ Minibatch = list[Tensor]
 
 def make(work: Workload, group_ids: Int[Tensor, "S"], *, num: int, max_tokens: int, seed: int) -> list[Minibatch]:
     """Mini-batches with about equal numbers of groups; fewer than ``num`` where there are fewer groups."""
-    parts = minibatches(group_ids, num, seed)
+    parts = minibatches(group_ids, num, seed=seed)
     return [[torch.tensor(rows) for rows in work.microbatches(part, max_tokens)] for part in parts]
 
 
-def minibatches(group_ids: Int[Tensor, "S"], num: int, seed: int) -> list[list[int]]:
+def minibatches(group_ids: Int[Tensor, "S"], num: int, *, seed: int) -> list[list[int]]:
     """Rows of each mini-batch, ascending; which groups go together is drawn from ``seed``."""
     groups = group_ids.unique()
     order = groups[torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))]
@@ -27,7 +27,7 @@ def minibatches(group_ids: Int[Tensor, "S"], num: int, seed: int) -> list[list[i
     return [torch.isin(group_ids.cpu(), part).nonzero()[:, 0].tolist() for part in parts]
 
 
-def epochs(plan: Sequence[Minibatch], num: int, seed: int) -> Iterator[Minibatch]:
+def epochs(plan: Sequence[Minibatch], num: int, *, seed: int) -> Iterator[Minibatch]:
     """Every mini-batch once an epoch, in a new order each time."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(num):

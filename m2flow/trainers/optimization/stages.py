@@ -15,7 +15,7 @@ from m2flow.trainers.optimization.plan import Minibatch
 
 
 @torch.no_grad()
-def prepare(work: Workload, algorithm: Algorithm, batch: Batch, *, plan: Sequence[Minibatch], num_steps: int) -> Batch:
+def prepare(work: Workload, batch: Batch, *, algorithm: Algorithm, plan: Sequence[Minibatch], num_steps: int) -> Batch:
     """``batch`` with all that ``algorithm`` needs, and its advantages over the whole of it.
 
     Old log-probs cost a forward pass of their own only where advantages read them or weights change before they are
@@ -27,7 +27,7 @@ def prepare(work: Workload, algorithm: Algorithm, batch: Batch, *, plan: Sequenc
     needs = algorithm.needs
 
     def whole(compute: Callable[[Sequence[int]], Tensor]) -> Float[Tensor, "S T"]:
-        return _whole(batch, plan, compute)
+        return _whole(batch, plan, compute=compute)
 
     if "old_logprobs" in needs and (num_steps > 1 or "old_logprobs" not in algorithm.loss_only):
         batch = replace(batch, old_logprobs=whole(work.logprobs))
@@ -40,7 +40,7 @@ def prepare(work: Workload, algorithm: Algorithm, batch: Batch, *, plan: Sequenc
     return batch
 
 
-def _whole(batch: Batch, plan: Sequence[Minibatch], compute: Callable[[Sequence[int]], Tensor]) -> Tensor:
+def _whole(batch: Batch, plan: Sequence[Minibatch], *, compute: Callable[[Sequence[int]], Tensor]) -> Tensor:
     """Computed in the same micro-batches as the steps, so that equal weights give equal bits."""
     out = torch.zeros_like(batch.rollout_logprobs)
     for minibatch in plan:
@@ -61,7 +61,7 @@ def _require_finite(work: Workload, batch: Batch) -> None:
 
 
 def agreement(
-    rollout: Float[Tensor, "S T"], learner: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"]
+    rollout: Float[Tensor, "S T"], learner: Float[Tensor, "S T"], *, mask: Bool[Tensor, "S T"]
 ) -> dict[str, float]:
     """How far the learner's log-probs, before the first step, are from those that the rollout sampled from.
 

@@ -1,11 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cutting a mini-batch into micro-batches of about equal size, under a bound of packed tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from m2flow.errors import LearnerError
 from m2flow.trainers.packing.layout import row_tokens
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large samples are, by their number."""
+
+    groups: Sequence[int]
+    """Each sample's group."""
+    prompts: Sequence[int]
+    """Tokens of each sample's prompt."""
+    responses: Sequence[int]
+    """Tokens of each response."""
+
+    def packed(self, rows: Sequence[int]) -> int:
+        """Tokens of a row that holds these samples of one group."""
+        return row_tokens(self.prompts[rows[0]], [self.responses[row] for row in rows])
 
 
 @dataclass
@@ -14,60 +30,49 @@ class _Bin:
     rows: list[int] = field(default_factory=list)
 
 
-def cut(
-    rows: Sequence[int], *, prompt: Callable[[int], tuple[int, int]], response: Callable[[int], int], bound: int
-) -> list[list[int]]:
+def cut(rows: Sequence[int], sizes: Sizes, *, bound: int) -> list[list[int]]:
     """``rows`` (sample numbers) in micro-batches of at most ``bound`` packed tokens each, samples of a group together.
 
-    ``prompt(row)`` is (group number, prompt tokens), ``response(row)`` the response's tokens. A group that is larger
-    than the bound is split into parts, each of which carries the prompt. Largest first, each to the emptiest
-    micro-batch.
+    A group that is larger than the bound is split into parts, each of which carries the prompt. Largest first, each to
+    the emptiest micro-batch.
 
     Raises:
         LearnerError: a prompt with a single response is larger than the bound.
     """
-    parts = [part for members in _by_group(rows, prompt) for part in _split(members, prompt, response, bound)]
-    sizes = [_tokens(part, prompt, response) for part in parts]
-    order = sorted(range(len(parts)), key=lambda i: -sizes[i])
-    num_bins = -(-sum(sizes) // bound)
-    while (bins := _fill(parts, sizes, order, num_bins, bound)) is None:
+    parts = [part for members in _by_group(rows, sizes) for part in _split(members, sizes, bound=bound)]
+    parts.sort(key=sizes.packed, reverse=True)
+    tokens = [sizes.packed(part) for part in parts]
+    num_bins = -(-sum(tokens) // bound)
+    while (bins := _fill(parts, tokens, num_bins=num_bins)) and max(b.tokens for b in bins) > bound:
         num_bins += 1
     return [sorted(b.rows) for b in bins if b.rows]
 
 
-def _tokens(part: Sequence[int], prompt: Callable[[int], tuple[int, int]], response: Callable[[int], int]) -> int:
-    return row_tokens(prompt(part[0])[1], [response(row) for row in part])
-
-
-def _by_group(rows: Sequence[int], prompt: Callable[[int], tuple[int, int]]) -> list[list[int]]:
+def _by_group(rows: Sequence[int], sizes: Sizes) -> list[list[int]]:
     groups: dict[int, list[int]] = {}
     for row in rows:
-        groups.setdefault(prompt(row)[0], []).append(row)
+        groups.setdefault(sizes.groups[row], []).append(row)
     return list(groups.values())
 
 
-def _split(
-    members: list[int], prompt: Callable[[int], tuple[int, int]], response: Callable[[int], int], bound: int
-) -> list[list[int]]:
-    """One group in as few parts as the bound allows, about equal."""
-    if _tokens(members, prompt, response) <= bound:
+def _split(members: list[int], sizes: Sizes, *, bound: int) -> list[list[int]]:
+    """One group in parts that fit, made by halving."""
+    if sizes.packed(members) <= bound:
         return [members]
     if len(members) == 1:
         raise LearnerError(
-            f"a prompt of {prompt(members[0])[1]} tokens with a response of {response(members[0])} takes "
-            f"{_tokens(members, prompt, response)} packed tokens, more than max_tokens_per_microbatch={bound}: raise "
-            "that, or shorten prompts or sampling.max_new_tokens"
+            f"a prompt of {sizes.prompts[members[0]]} tokens with a response of {sizes.responses[members[0]]} "
+            f"takes {sizes.packed(members)} packed tokens, more than max_tokens_per_microbatch={bound}: raise that, or shorten "
+            "prompts or sampling.max_new_tokens"
         )
     half = len(members) // 2
-    return [*_split(members[:half], prompt, response, bound), *_split(members[half:], prompt, response, bound)]
+    return [*_split(members[:half], sizes, bound=bound), *_split(members[half:], sizes, bound=bound)]
 
 
-def _fill(parts: list[list[int]], sizes: list[int], order: list[int], num_bins: int, bound: int) -> list[_Bin] | None:
+def _fill(parts: list[list[int]], tokens: list[int], *, num_bins: int) -> list[_Bin]:
     bins = [_Bin() for _ in range(num_bins)]
-    for i in order:
+    for part, size in zip(parts, tokens, strict=True):
         emptiest = min(bins, key=lambda b: b.tokens)
-        if emptiest.tokens + sizes[i] > bound:
-            return None
-        emptiest.tokens += sizes[i]
-        emptiest.rows += parts[i]
+        emptiest.tokens += size
+        emptiest.rows += part
     return bins

@@ -69,18 +69,18 @@ class PackedLayout(Layout):
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """Attention within each span; see ``Layout.attend``."""
-        row = _Row(query, key, value, scaling)
+        row = _Row(query, key, value=value, scaling=scaling)
         pieces: list[Tensor] = []
         for span, buckets in zip(self.spans, self._buckets, strict=True):
             pieces.append(row.prompt(span))
             responses = {}
             for bucket in buckets:
-                mask = self._mask(span.prompt, span.responses[bucket[0]], query)
-                responses |= row.responses(span, bucket, mask)
+                mask = self._mask(span.prompt, span.responses[bucket[0]], like=query)
+                responses |= row.responses(span, bucket, mask=mask)
             pieces += [responses[i] for i in sorted(responses)]
         return torch.cat(pieces)
 
-    def _mask(self, prompt: int, longest: int, like: Tensor) -> Float[Tensor, "longest keys"]:
+    def _mask(self, prompt: int, longest: int, *, like: Tensor) -> Float[Tensor, "longest keys"]:
         """Added to the scores: a response's token sees the whole prompt and its response up to itself."""
         at = (prompt, longest, like.dtype, like.device)
         if at not in self._masks:
@@ -92,7 +92,7 @@ class PackedLayout(Layout):
 class _Row:
     """One layer's queries, keys and values, and attention over parts of them."""
 
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> None:
+    def __init__(self, query: Tensor, key: Tensor, *, value: Tensor, scaling: float) -> None:
         self.query, self.key, self.value = query, key, value
         self.options = {"scale": scaling, "enable_gqa": query.shape[0] != key.shape[0]}
 
@@ -102,22 +102,22 @@ class _Row:
         q, k, v = (x[None, :, at] for x in (self.query, self.key, self.value))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, **self.options)[0].transpose(0, 1)
 
-    def responses(self, span: Span, bucket: list[int], mask: Tensor) -> dict[int, Float[Tensor, "length heads dim"]]:
+    def responses(self, span: Span, bucket: list[int], *, mask: Tensor) -> dict[int, Float[Tensor, "length heads dim"]]:
         """The outputs of the responses in ``bucket``. Padding lies after every real token, where none of them looks."""
         offsets, lengths = [span.offsets[i] for i in bucket], [span.responses[i] for i in bucket]
         prompt = slice(span.start, span.start + span.prompt)
 
         def keys(x: Tensor) -> Tensor:
             shared = x[None, :, prompt].expand(len(bucket), -1, -1, -1)
-            return torch.cat([shared, _stack(x, offsets, lengths)], 2)
+            return torch.cat([shared, _stack(x, offsets, lengths=lengths)], 2)
 
-        q = _stack(self.query, offsets, lengths)
+        q = _stack(self.query, offsets, lengths=lengths)
         out = F.scaled_dot_product_attention(q, keys(self.key), keys(self.value), attn_mask=mask, **self.options)
         out = out.transpose(1, 2)
         return {i: out[place, :length] for place, (i, length) in enumerate(zip(bucket, lengths, strict=True))}
 
 
-def _stack(x: Float[Tensor, "heads tokens dim"], offsets: list[int], lengths: list[int]) -> Tensor:
+def _stack(x: Float[Tensor, "heads tokens dim"], offsets: list[int], *, lengths: list[int]) -> Tensor:
     """[n, heads, longest, dim]: the pieces of ``x`` at ``offsets``, padded with zeros on the right."""
     longest = lengths[0]
     if all(length == longest for length in lengths) and offsets == list(

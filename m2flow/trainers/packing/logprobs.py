@@ -19,8 +19,8 @@ TILE_ELEMENTS = 2**22
 def chunked_logprobs(
     hidden: Float[Tensor, "tokens width"],
     weight: Float[Tensor, "vocabulary width"],
-    labels: Int[Tensor, "tokens"],
     *,
+    labels: Int[Tensor, "tokens"],
     temperature: float = 1.0,
     entropies: bool = False,
 ) -> tuple[Float[Tensor, "tokens"], Float[Tensor, "tokens"] | None]:
@@ -41,7 +41,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 class _Tiles:
     """Walks the vocabulary; each tile's logits lie in the same buffer."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, scale: float) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, *, scale: float) -> None:
         self.hidden, self.weight, self.scale = hidden, weight, scale
         self.size = min(weight.shape[0], max(256, TILE_ELEMENTS // max(hidden.shape[0], 1)))
         self.buffer = hidden.new_empty(hidden.shape[0] * self.size)
@@ -65,7 +65,7 @@ class _Running:
         self.moment = blank.clone() if entropies else None
         """Sum of e^y y with y = logit - largest."""
 
-    def add(self, first: int, logits: Float[Tensor, "tokens tile"], labels: Int[Tensor, "tokens"]) -> None:
+    def add(self, first: int, logits: Float[Tensor, "tokens tile"], *, labels: Int[Tensor, "tokens"]) -> None:
         """Take a tile in; its logits are overwritten."""
         at = labels - first
         inside = (at >= 0) & (at < logits.shape[1])
@@ -87,12 +87,11 @@ class _Running:
 
 class _TiledLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, scale: float, entropies: bool
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        hidden, weight, labels, scale, entropies = inputs
         running = _Running(hidden, entropies)
-        for first, _, logits in _Tiles(hidden, weight, scale):
-            running.add(first, logits, labels)
+        for first, _, logits in _Tiles(hidden, weight, scale=scale):
+            running.add(first, logits, labels=labels)
         logsumexp = running.largest + running.sum.log()
         entropy = (
             running.sum.new_zeros(()) if running.moment is None else running.sum.log() - running.moment / running.sum
@@ -106,14 +105,14 @@ class _TiledLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, labels, logsumexp, entropy = ctx.saved_tensors
         grad = torch.zeros_like(logsumexp) if grads[0] is None else grads[0]
-        pull = _Pull(grad, grads[1], logsumexp, entropy)
+        pull = _Pull(grad, grads[1], logsumexp=logsumexp, entropy=entropy)
         factor = (pull.factor * ctx.scale)[:, None].to(hidden.dtype)
         scaled = hidden * factor
         to_hidden = torch.zeros_like(hidden, dtype=_wide(hidden.dtype))
         to_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
-        for first, rows, logits in _Tiles(hidden, weight, ctx.scale):
+        for first, rows, logits in _Tiles(hidden, weight, scale=ctx.scale):
             pulled = pull(logits).to(hidden.dtype)
-            _add_product(to_hidden, pulled, rows)
+            _add_product(to_hidden, pulled, right=rows)
             if to_weight is not None:
                 torch.mm(pulled.T, scaled, out=to_weight[first : first + len(rows)])
         onehot = (grad * ctx.scale)[:, None].to(hidden.dtype)
@@ -130,7 +129,7 @@ class _Pull:
     [tokens, width] than to [tokens, vocabulary]. With one it is all in the tile, and ``factor`` is 1.
     """
 
-    def __init__(self, grad: Tensor, grad_entropy: Tensor | None, logsumexp: Tensor, entropy: Tensor) -> None:
+    def __init__(self, grad: Tensor, grad_entropy: Tensor | None, *, logsumexp: Tensor, entropy: Tensor) -> None:
         self.logsumexp = logsumexp[:, None]
         self.slope = None if grad_entropy is None else grad_entropy[:, None]
         self.offset = None if grad_entropy is None else (grad + grad_entropy * entropy)[:, None]
@@ -145,7 +144,7 @@ class _Pull:
         return logp.mul_(self.slope).add_(self.offset).mul_(p)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+def _add_product(total: Tensor, left: Tensor, *, right: Tensor) -> None:
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     else:

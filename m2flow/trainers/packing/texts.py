@@ -14,7 +14,7 @@ from m2flow.algorithms.base import Batch, Outputs
 from m2flow.data.samples import Group, Sample
 from m2flow.errors import LearnerError
 from m2flow.trainers.packing.critic import Critic
-from m2flow.trainers.packing.cut import cut
+from m2flow.trainers.packing.cut import Sizes, cut
 from m2flow.trainers.packing.layout import PackedRow, pack
 from m2flow.trainers.packing.logprobs import chunked_logprobs
 
@@ -40,17 +40,19 @@ class Texts:
 
     def microbatches(self, rows: Sequence[int], max_tokens: int) -> list[list[int]]:
         """See ``Workload.microbatches``; tokens are those of packed rows."""
-        return cut(
-            rows,
-            prompt=lambda row: (self.members[row][0], len(self.groups[self.members[row][0]].prompt_ids)),
-            response=lambda row: len(self.members[row][1].token_ids),
-            bound=max_tokens,
+        sizes = Sizes(
+            groups=[group for group, _ in self.members],
+            prompts=[len(self.groups[group].prompt_ids) for group, _ in self.members],
+            responses=[len(sample.token_ids) for _, sample in self.members],
         )
+        return cut(rows, sizes, bound=max_tokens)
 
     def outputs(self, rows: Sequence[int], needs: frozenset[str]) -> Outputs:
         """See ``Workload.outputs``."""
         packed = self._pack(rows)
-        logprobs, entropies = _predict(self.models.policy, packed, self.temperature, "entropies" in needs)
+        logprobs, entropies = _predict(
+            self.models.policy, packed, temperature=self.temperature, entropies="entropies" in needs
+        )
         critic = self.models.critic
         values = critic.values(packed) if critic is not None and "values" in needs else None
         return Outputs(
@@ -67,13 +69,13 @@ class Texts:
 
     def logprobs(self, rows: Sequence[int]) -> Float[Tensor, "n T"]:
         """The policy's log-probs alone."""
-        return self._pad(rows, _predict(self.models.policy, self._pack(rows), self.temperature)[0])
+        return self._pad(rows, _predict(self.models.policy, self._pack(rows), temperature=self.temperature)[0])
 
     def reference_logprobs(self, rows: Sequence[int]) -> Float[Tensor, "n T"]:
         """See ``Workload.reference_logprobs``; at the policy's temperature, so that equal weights give a KL of 0."""
         if self.models.reference is None:
             raise LearnerError("there is no reference policy: the algorithm's `needs` lack 'reference_logprobs'")
-        return self._pad(rows, _predict(self.models.reference, self._pack(rows), self.temperature)[0])
+        return self._pad(rows, _predict(self.models.reference, self._pack(rows), temperature=self.temperature)[0])
 
     def describe(self, row: int) -> str:
         """See ``Workload.describe``."""
@@ -101,10 +103,12 @@ def _in_order(rows: Sequence[int]) -> Sequence[int]:
 
 
 def _predict(
-    policy: Any, row: PackedRow, temperature: float, entropies: bool = False
+    policy: Any, row: PackedRow, *, temperature: float, entropies: bool = False
 ) -> tuple[Float[Tensor, "predictions"], Float[Tensor, "predictions"] | None]:
     hidden = policy.hidden(row.token_ids, row.positions, row.layout)[row.predicting]
-    return chunked_logprobs(hidden, policy.head_weight, row.targets, temperature=temperature, entropies=entropies)
+    return chunked_logprobs(
+        hidden, policy.head_weight, labels=row.targets, temperature=temperature, entropies=entropies
+    )
 
 
 def batch_of(groups: Sequence[Group], device: torch.device | str = "cpu") -> Batch:
