@@ -25,7 +25,7 @@ from m2flow.checkpoint.tensor_file import DTYPES
 from m2flow.errors import CheckpointError
 
 _TORCH_DTYPES = frozenset(DTYPES.values())
-_ARRAY_DTYPES = [
+ARRAY_DTYPES = [
     torch.empty(0, dtype=dtype).numpy().dtype for name, dtype in DTYPES.items() if not name.startswith(("F8", "BF"))
 ]
 _TENSOR_CLASSES = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -127,8 +127,8 @@ class _Encoder:
         if value.size and value.ndim and key in self._stored:
             return self._stored[key]
         native = value.dtype.newbyteorder("=")
-        if native not in _ARRAY_DTYPES:
-            raise _refusal(path, f"an array of {value.dtype}", f"give one of {', '.join(map(str, _ARRAY_DTYPES))}")
+        if native not in ARRAY_DTYPES:
+            raise _refusal(path, f"an array of {value.dtype}", f"give one of {', '.join(map(str, ARRAY_DTYPES))}")
         self._stored[key] = path
         self.tensors[path] = torch.from_numpy(np.array(value, dtype=native, order="C", copy=True))
         return path
