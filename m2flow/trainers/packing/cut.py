@@ -62,8 +62,8 @@ def _split(members: list[int], sizes: Sizes, *, bound: int) -> list[list[int]]:
     if len(members) == 1:
         raise LearnerError(
             f"a prompt of {sizes.prompts[members[0]]} tokens with a response of {sizes.responses[members[0]]} "
-            f"takes {sizes.packed(members)} packed tokens, more than max_tokens_per_microbatch={bound}: raise that, or shorten "
-            "prompts or sampling.max_new_tokens"
+            f"takes {sizes.packed(members)} packed tokens, more than max_tokens_per_microbatch={bound}: raise that, "
+            "or shorten prompts or sampling.max_new_tokens"
         )
     half = len(members) // 2
     return [*_split(members[:half], sizes, bound=bound), *_split(members[half:], sizes, bound=bound)]
