@@ -79,4 +79,4 @@ def read(path: Path) -> dict[str, Tensor]:
 def _bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous tensor."""
     # NumPy has no bfloat16; as bytes every type is the same to it.
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else memoryview(bytearray())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(bytearray())
