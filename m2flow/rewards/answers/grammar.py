@@ -132,7 +132,9 @@ class Grammar:
     def _starts_factor(self) -> bool:
         token = self.peek()
         if token.kind == "number":
-            return self.tokens[self.at - 1].kind != "number"
+            # "3 4" is no product; nor is "x2", which may be meant as a power, an index or a product.
+            before = self.tokens[self.at - 1].kind
+            return before != "number" and (before != "letter" or token.spaced)
         if token.kind == "letter" or (token.kind == "sign" and token.text in ("(", "[", "{")):
             return True
         if token.text == "|":
@@ -199,6 +201,10 @@ class Grammar:
 
     def _group(self, opening: str) -> Node:
         node = self.sum()
+        for name, text in (("over", r"\over"), ("binomial", r"\choose")):
+            if opening == "{" and self.accept(text):
+                bottom = self.sum()
+                node = product(node, Op("inverse", (bottom,))) if name == "over" else Op(name, (node, bottom))
         self.expect(_PAIRS[opening])
         return Op(_ROUNDING[opening], (node,)) if opening in _ROUNDING else node
 
@@ -322,11 +328,13 @@ class Grammar:
         return self.peek().text == "^" and r"\circ" in (self.peek(1).text, self.peek(2).text)
 
     def _several(self, text: str) -> Node:
-        self.expect("(")
+        opening = self.take().text
+        if opening not in ("(", r"\{"):
+            raise Malformed(f"{text} without a list in brackets")
         args = [self.sum()]
         while self.accept(","):
             args.append(self.sum())
-        self.expect(")")
+        self.expect({"(": ")"}.get(opening, r"\}"))
         return Op(text[1:], tuple(args))
 
     def _decorated(self, text: str) -> Node:

@@ -43,6 +43,8 @@ GREEK = frozenset(
 )
 _SHORT_WORDS = frozenset("no yes odd not or and the is of to in on up if at an it we are for ans".split())
 _CONNECTIVES = {"or": ";", "and": ";", "percent": "%"}
+_APPLIED = re.compile(r"(arcsin|arccos|arctan|sin|cos|tan|ln|log)([a-z])")
+"""``sinx``: a function and its variable, written without a space."""
 _PRODUCT_LETTERS = frozenset("abcdxyz")
 
 _CHARACTERS = {
@@ -65,11 +67,13 @@ _GROUPED = re.compile(
 )
 _GROUP_MARK = re.compile(r"[^\d]")
 _LAYOUT = re.compile(
-    r"\\(?:displaystyle|textstyle|scriptstyle|left|right|middle|[bB]igg?[lrm]?|limits|nolimits|quad|qquad|thinspace|"
-    r"hspace\*?\{[^{}]*\}|phantom\{[^{}]*\}|mathstrut|strut|,|;|:|!|>|\s)(?![A-Za-z])|"
-    r"\\(?=[,;:!> ])[,;:!> ]|[~\u00a0\u2009\u202f]"
+    r"(?<!\\)\\(?:displaystyle|textstyle|scriptstyle|left|right|middle|[bB]igg?[lrm]?|limits|nolimits|quad|qquad|thinspace|"
+    r"hspace\*?\{[^{}]*\}|(?:text)?color\{[^{}]*\}|phantom\{[^{}]*\}|mathstrut|strut|,|;|:|!|>|\s)(?![A-Za-z])|"
+    r"(?<!\\)\\[,;:!> ]|[~\u00a0\u2009\u202f]"
 )
-_DELIMITERS = re.compile(r"\\[()\[\]]")
+_TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
+_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
+_ROW_SPACE = re.compile(r"(?<=\\\\)\[[^\[\]]{0,20}\]")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
     r"|(?P<grouped>\d+(?:,\d+)+(?:\.\d+)?)"
@@ -89,10 +93,10 @@ _TEXT_COMMANDS = frozenset(
 )
 _MATH_FONTS = frozenset({"mathbf", "mathit", "boldsymbol", "bm", "mathnormal"})
 _SAME_COMMAND = {
-    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le", "geq": "ge",
+    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "nicefrac": "frac", "sfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le", "geq": "ge",
     "leqslant": "le", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "times": "cdot", "ast": "cdot", "div": "/",
     "varnothing": "emptyset", "lbrace": "{", "rbrace": "}", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|",
-    "degree": "circ", "to": "rightarrow", "land": ";", "lor": ";", "infin": "infty", "inf": "infty", "infinity": "infty",
+    "to": "rightarrow", "land": ";", "lor": ";", "infin": "infty", "inf": "infty", "infinity": "infty",
     "oo": "infty", "exponentialE": "e", "imaginaryI": "i", "langle": "(", "rangle": ")", "lparen": "(", "rparen": ")",
     "lbrack": "[", "rbrack": "]", "and": ";", "colon": ":", "cents": "¢", "euro": "€", "pounds": "£", "union": "cup",
     "operatorname*": "operatorname", "percent": "%", "slash": "/",
@@ -106,7 +110,7 @@ def tokenize(text: str, reading: Reading) -> list[Token]:
 
     Raises:
         Malformed: too long or too deep, brackets that do not balance, or a hexadecimal number.
-        Unfamiliar: an unbalanced or nested text command.
+        Unfamiliar: a double bar.
     """
     if len(text) > MAX_CHARS:
         raise Malformed("too long")
@@ -120,7 +124,8 @@ def _spell(text: str) -> str:
     text = _SUBSCRIPT_RUN.sub(lambda m: f"_{{{m.group().translate(_SUBSCRIPTS)}}}", text)
     text = "".join(_compose(c) for c in text) if not text.isascii() else text
     text = _GROUPED.sub(lambda m: _GROUP_MARK.sub("", m.group()), text)
-    text = _LAYOUT.sub(" ", text)
+    text = _TIMES_TEN.sub(r"\\cdot ", text)
+    text = _LAYOUT.sub(" ", _ROW_SPACE.sub("", text))
     return _dollars(_DELIMITERS.sub(" ", text)).strip()
 
 
@@ -212,6 +217,9 @@ class _Lexer:
             self._text_command(name)
         elif name in ("{", "}"):
             self.add("sign", f"\\{name}")
+        elif name == "degree":
+            self.add("sign", "^")
+            self.add("command", r"\circ")
         elif len(name) == 1 and name.isalpha():
             self.add("letter", name)
         elif not name[0].isalpha():
@@ -223,7 +231,7 @@ class _Lexer:
         start = self._skip_space()
         end = self._closing(start)
         if end is None:
-            raise Unfamiliar("a text command without braces")
+            raise Malformed("a text command without braces")
         content = self.text[start + 1 : end]
         self.at = end + 1
         if self._is_math(name, content):
@@ -280,6 +288,9 @@ class _Lexer:
             self.add("command", f"\\{_SAME_COMMAND.get(low, low)}")
         elif text in GREEK:
             self.add("command", f"\\{text}")
+        elif (function := _APPLIED.fullmatch(text)) is not None:
+            self.add("command", f"\\{function[1]}")
+            self._letters(function[2])
         elif self._is_product(text):
             self._letters(text)
         else:
@@ -292,11 +303,14 @@ class _Lexer:
     def _is_unit(self, text: str) -> bool:
         if not self.tokens:
             return False
+        if self.tokens[-1].text == r"\circ" and text in ("C", "F"):
+            return True
         after_value = self.tokens[-1].kind in ("number", "text") or self.tokens[-1].text in (")", "}")
         if len(text) > 1:
-            return text in units.WORDS and after_value
-        known = self.in_unit or (self.reading.unit_letters and after_value)
-        return known and text in units.LETTERS
+            known = text in units.WORDS or (len(text) > 2 and text.lower() in units.WORDS)
+            return known and after_value
+        is_place = self.in_unit or (self.reading.unit_letters and after_value)
+        return is_place and text in units.LETTERS
 
     def _is_product(self, text: str) -> bool:
         if len(text) == 1:

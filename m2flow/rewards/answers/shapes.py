@@ -31,6 +31,9 @@ _RELATIONS = {"=": "=", r"\ne": "!=", "<": "<", ">": ">", r"\le": "<=", r"\ge": 
 _FLIPPED = {">": "<", ">=": "<="}
 _MATRICES = frozenset("pmatrix bmatrix matrix smallmatrix Bmatrix array".split())
 _INFINITY = Constant("infinity")
+_ALL_REALS = frozenset({r"\mathbb{R}", "all real numbers", "all reals", "all real  numbers"})
+_TEMPERATURES = ((("celsius", 1),), (("fahrenheit", 1),))
+_TEXT_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _MAX_TERMS = 64
 """Longest answer, in tokens, for each of two readings of a plus-minus sign."""
 
@@ -56,11 +59,14 @@ def joined(tokens: Sequence[Token]) -> str:
 
 
 def words(text: str) -> str:
-    """Text without LaTeX's text commands, case, punctuation and a leading article."""
-    bare = re.sub(r"\\(?:text(?:bf|it|rm|normal)?|mathrm|mathbf|mbox|operatorname)\s*(?=\{)|[{}$]|\\[,;:! ]", " ", text)
-    bare = re.sub(r"[\s~]+", " ", bare).strip(" .,;:!?\"'`*").lower()
-    bare = re.sub(r"^(?:the|an?|option|choice|answer) (?=\S)", "", bare)
-    return re.sub(r"^\(\s*([^()]*?)\s*\)$", r"\1", bare)
+    """Text without LaTeX's text commands, outer punctuation and a leading article; in lower case where it is all letters."""
+    for _ in range(3):
+        text = _TEXT_COMMAND.sub(r" \1 ", text)
+    bare = re.sub(r"[\s~$]+|\\[,;:! ]", " ", text).strip(" .,;:\"'`*")
+    if bare.replace(" ", "").strip("!?()").replace("-", "").replace("'", "").isalpha():
+        bare = re.sub(r"(?<=\w\w)[!?]+$", "", bare.lower())
+        bare = re.sub(r"^(?:the|an?|option|choice|answer) (?=\S)", "", bare)
+    return re.sub(r"^(?:\(\s*([^()]*?)\s*\)|([a-z])\))$", lambda m: m[1] or m[2] or "", bare)
 
 
 def split(tokens: Sequence[Token], *separators: str) -> list[list[Token]]:
@@ -162,7 +168,11 @@ def _equation(parts: list[list[Token]], tokens: list[Token]) -> Shape:
 
 
 def _label(tokens: Sequence[Token]) -> str | None:
-    return joined(tokens) if all(token.kind == "text" for token in tokens) else None
+    """A word, or a tuple of variables, which names what stands on the other side."""
+    if all(token.kind == "text" for token in tokens):
+        return joined(tokens)
+    is_tuple = tokens[0].text == "(" and len(tokens) > 3 and tokens[-1].text == ")"
+    return joined(tokens) if is_tuple and all(t.kind == "letter" or t.text == "," for t in tokens[1:-1]) else None
 
 
 def _all_equal(parts: Sequence[list[Token]]) -> bool:
@@ -210,10 +220,14 @@ def _object(tokens: list[Token]) -> Shape:
     tokens = _without_parentheses(tokens)
     text = joined(tokens)
     first = tokens[0].text
-    if text in (r"\emptyset", r"\{\}"):
+    if text in (r"\emptyset", r"\{\}", "{}"):
         return Collection(text, "set", ())
+    if text in _ALL_REALS:
+        return Ordered(text, "()", (Value("", negate(_INFINITY)), Value("", _INFINITY)))
     if _closes_last(tokens) and tokens[0].kind == "sign":
         inner = tokens[1:-1]
+        if first == r"\{" and len(parts := split(inner, "|", ":")) == 2 and (built := _set_builder(*parts)):
+            return built
         if first == r"\{":
             return Collection(text, "set", tuple(map(_one, _filled(split(inner, ",", ";")))))
         if first in ("(", "[") and len(parts := split(inner, ",", ";")) > 1:
@@ -227,11 +241,19 @@ def _object(tokens: list[Token]) -> Shape:
     return _value(tokens, text)
 
 
+def _set_builder(element: list[Token], condition: list[Token]) -> Shape | None:
+    """``{x | x > 2}`` as the interval or relation that its condition is; ``None`` where bars mean something else."""
+    if not (element and condition and _variable(split(element, r"\in")[0])):
+        return None
+    shape = _one(condition)
+    return shape if isinstance(shape, Ordered | Relation | Named) else None
+
+
 def _without_parentheses(tokens: list[Token]) -> list[Token]:
     """Strip brackets that enclose everything and separate nothing, as ``((5))`` and those around a matrix."""
     while len(tokens) > 2 and tokens[0].text in ("(", "[", "{") and _closes_last(tokens):
         inner = tokens[1:-1]
-        if len(split(inner, ",", ";")) > 1:
+        if len(split(inner, ",", ";", r"\over", r"\choose")) > 1:
             break
         tokens = inner
     return tokens
@@ -286,11 +308,13 @@ def _value(tokens: list[Token], text: str) -> Shape:
         if any(token.kind == "text" for token in tokens):
             return _as_words(tokens)
         raise
+    if grammar.rest and grammar.rest[0].kind == "command":
+        raise Unfamiliar(grammar.rest[0].text)
     unit = prefix if not grammar.rest else _unit([*_sign_tokens(tokens, prefix), *grammar.rest])
     if grammar.rest and unit is None:
         return _as_words(tokens)
-    if isinstance(node, Op) and node.name == "degree" and unit is None:
-        node, unit = node.args[0], units.read_unit("°")
+    if isinstance(node, Op) and node.name == "degree" and (unit is None or unit.dimensions[:1] in _TEMPERATURES):
+        node, unit = node.args[0], unit or units.read_unit("°")
     return Value(text, node, unit)
 
 
@@ -316,5 +340,5 @@ def _unit(tokens: Sequence[Token]) -> Unit | None:
     """The unit that the tokens behind a value spell; ``None`` where they spell none."""
     if tokens[0].kind not in ("text", "letter"):
         return None
-    plain = [token for token in tokens if token.text not in ("{", "}")]
-    return units.read_unit(" ".join("·" if token.text == r"\cdot" else token.text for token in plain))
+    plain = [token.text.rstrip(".") for token in tokens if token.text not in ("{", "}")]
+    return units.read_unit(" ".join("·" if text == r"\cdot" else text for text in plain))

@@ -33,6 +33,8 @@ _SPELLINGS: dict[tuple[str, Fraction], str] = {
     ("rupee", Fraction(1)): "₹ rupee rupees inr",
     ("yuan", Fraction(1)): "yuan rmb cny",
     ("degree", Fraction(1)): "° degree degrees deg",
+    ("celsius", Fraction(1)): "celsius C",
+    ("fahrenheit", Fraction(1)): "fahrenheit F",
     ("radian", Fraction(1)): "rad radian radians",
     ("kelvin", Fraction(1)): "K kelvin kelvins",
     ("newton", Fraction(1)): "N newton newtons",
@@ -44,6 +46,8 @@ _SPELLINGS: dict[tuple[str, Fraction], str] = {
     ("ampere", Fraction(1)): "A amp amps ampere amperes",
     ("ohm", Fraction(1)): "Ω ohm ohms",
     ("hertz", Fraction(1)): "Hz hertz",
+    ("ante meridiem", Fraction(1)): "am AM a.m.",
+    ("post meridiem", Fraction(1)): "pm PM p.m.",
     ("unit", Fraction(1)): "unit units",
 }
 _COUNTS = {
@@ -55,10 +59,11 @@ _COUNTS = {
     "trillion": 10**12,
 }
 _NO_UNITS = frozenset(
-    "a an and are as at but by if is it no none not nor of off or so than that the then to was with wrong maybe".split()
+    "a an and are as at but by if is it no none not nor of off or so than that the then to was with wrong maybe "
+    "probably perhaps possibly about approximately approx roughly around but".split()
 )
 SYMBOLS = "$€£¥₹¢°"
-LETTERS = frozenset("mgshLNJWVKA")
+LETTERS = frozenset("mgshLNJWVKACF")
 """Units of one letter, which are variables elsewhere."""
 
 _WORD = re.compile(r"[^\W\d_]+|[$€£¥₹¢°]|\^\s*-?\s*\d+|[/·*]|\S")
@@ -85,7 +90,7 @@ def _table() -> dict[str, tuple[str, Fraction, int]]:
 
 
 _KNOWN = _table()
-WORDS = frozenset(word for word in _KNOWN if len(word) > 1 and word != "in") | frozenset(_COUNTS) | {"in", "mph", "kph"}
+WORDS = frozenset(word for word in _KNOWN if len(word) > 1 and word != "in") | frozenset(_COUNTS) | {"in", "mph", "kph", "sq", "cu"}
 """Spellings of more than one letter."""
 _SHORT = {"mph": "mi/h", "kph": "km/h", "sqft": "ft^2"}
 
@@ -115,6 +120,8 @@ class _Builder:
         """The whole; ``None`` where a word has no place in a unit."""
         if not all(self._take(word) for word in self.words) or self.next_power != 1:
             return None
+        if self.dimensions.keys() & {"celsius", "fahrenheit"}:
+            self.dimensions.pop("degree", None)
         found = tuple(sorted((name, power) for name, power in self.dimensions.items() if power))
         return Unit(self.multiplier, self.scale, found)
 

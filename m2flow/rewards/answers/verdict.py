@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from m2flow.rewards.answers import equality, shapes
-from m2flow.rewards.answers.lexing import MAX_CHARS, Reading
+from m2flow.rewards.answers.lexing import MAX_CHARS, Reading, tokenize
 from m2flow.rewards.answers.tree import (
     Collection,
     Grid,
@@ -38,7 +38,7 @@ def same_answer(gold: str, answer: str) -> bool:
     Raises:
         Unfamiliar: both are balanced, but at least one uses notation that is not read here.
     """
-    if not any(c.isalnum() or c in "∅∞" for c in answer):
+    if not any(c.isalnum() or c in "∅∞{" for c in answer):
         return False
     if len(answer) > MAX_CHARS:
         return same_text(gold, answer)
@@ -62,16 +62,19 @@ def same_answer(gold: str, answer: str) -> bool:
     return False
 
 
+def same_spelling(gold: str, answer: str) -> bool:
+    """Whether both are the same tokens, which is all that can be said of notation that is not read here."""
+    try:
+        a, b = (shapes.joined(tokenize(text, Reading())) for text in (gold, answer))
+    except (Malformed, Unfamiliar):
+        return False
+    return a == b
+
+
 def same_text(gold: str, answer: str) -> bool:
     """Whether both are the same words, whatever their case, punctuation and LaTeX text commands."""
     words = shapes.words(answer)
-    return bool(words) and any(c.isalnum() for c in words) and words == shapes.words(gold) and _case_is_free(gold, answer)
-
-
-def _case_is_free(gold: str, answer: str) -> bool:
-    """Upper and lower case differ in mathematics ("2X" is not "2x"), not in words or single letters."""
-    plain = gold.strip() == answer.strip() or "\\" not in gold + answer.replace("\\text", "")
-    return plain or shapes.words(gold).replace(" ", "").isalpha()
+    return any(c.isalnum() for c in words) and words == shapes.words(gold)
 
 
 def _has_unit(shape: Shape) -> bool:

@@ -17,7 +17,7 @@ import sys
 
 from m2flow.rewards.answers.second_opinion import second_opinion
 from m2flow.rewards.answers.tree import Unfamiliar
-from m2flow.rewards.answers.verdict import same_answer
+from m2flow.rewards.answers.verdict import same_answer, same_spelling
 
 _RECURSION_LIMIT = 20_000
 _OUT_OF_MEMORY = 3
@@ -30,7 +30,7 @@ def judge(gold: str, answer: str) -> bool:
     try:
         return same_answer(gold, answer)
     except Unfamiliar:
-        return second_opinion(gold, answer)
+        return same_spelling(gold, answer) or second_opinion(gold, answer)
 
 
 def _read(size: int, parent: int) -> bytes:
