@@ -29,8 +29,8 @@ class Reward:
     are taken by name: ``completion`` (the response's text), ``prompt`` (text, or a list of messages), ``sample``,
     ``group``, and the columns of the data set. It returns a number, a bool, or ``None`` where it does not apply.
 
-    ``weights`` are given in the order of the functions, or by name; 1 each unless given. ``on_error="none"`` turns what a
-    plain function raises into "does not apply", and counts it as the metric ``reward/<name>_errors``. At most
+    ``weights`` are given in the order of the functions, or by name; 1 each unless given. ``on_error="none"`` turns what
+    a plain function raises into "does not apply", and counts it as the metric ``reward/<name>_errors``. At most
     ``concurrency`` calls of async functions run at a time.
 
     Raises:
@@ -91,7 +91,7 @@ class Reward:
         return out
 
     def metrics(self) -> dict[str, float]:
-        """What went wrong while scoring, as counts since the last call: ``reward/math_answer_timeouts`` and the like."""
+        """Counts of what went wrong in scoring since the last call: ``reward/math_answer_timeouts`` and the like."""
         names = [f"{n}_{e}" for n, f in self.functions.items() if isinstance(f, RewardFunction) for e in f.EVENTS]
         if self.on_error == "none":
             names += [f"{n}_errors" for n, f in self.functions.items() if isinstance(f, Scorer)]
@@ -132,7 +132,7 @@ class Reward:
                 elif missing := [column for column in function.columns if column not in group.prompt.columns]:
                     raise RewardError(
                         f"reward '{name}' needs column '{missing[0]}', which {place} does not have; its columns are "
-                        f"{', '.join(group.prompt.columns) or '(none)'}: map the right one, or name it in the reward's options"
+                        f"{', '.join(group.prompt.columns) or '(none)'}: map the right one, or name it in the options"
                     )
 
     def _scored(self, sample: Sample, values: dict[str, float | None]) -> Sample:
@@ -156,7 +156,9 @@ class Reward:
             raise RewardError(f"reward '{function.name}' gave {len(verdicts)} verdicts for {len(rows)} responses")
         for verdict, row in zip(verdicts, rows, strict=True):
             if verdict.value is not None and not math.isfinite(verdict.value):
-                raise RewardError(f"reward '{function.name}' gave {verdict.value} for {where(*row)}, expected a finite number")
+                raise RewardError(
+                    f"reward '{function.name}' gave {verdict.value} for {where(*row)}, expected a finite number"
+                )
         self._counts.update(f"{function.name}_{verdict.event}" for verdict in verdicts if verdict.event)
         return [verdict.value for verdict in verdicts]
 
@@ -238,7 +240,9 @@ def _named(functions: Sequence[RewardFunction | Scorer]) -> dict[str, RewardFunc
     found: dict[str, RewardFunction | Scorer] = {}
     for function in functions:
         if function.name in found:
-            raise RewardError(f"two rewards are called '{function.name}': rename one, so that their values can be told apart")
+            raise RewardError(
+                f"two rewards are called '{function.name}': rename one, so that their values can be told apart"
+            )
         found[function.name] = function
     return found
 

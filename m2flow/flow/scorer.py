@@ -36,7 +36,9 @@ class Scorer:
         self.optional = {p.name for p in parameters if p.kind in _BY_NAME and p.default is not p.empty}
         self.takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         if any(p.kind is p.POSITIONAL_ONLY and p.default is p.empty for p in parameters):
-            raise RewardError(f"reward '{self.name}' has positional-only parameters: it is called by name, so drop the '/'")
+            raise RewardError(
+                f"reward '{self.name}' has positional-only parameters: it is called by name, so drop the '/'"
+            )
 
     def check(self, columns: Mapping[str, Any], where: str) -> None:
         """Whether every parameter has something to be given.
@@ -47,7 +49,7 @@ class Scorer:
         missing = sorted(self.required - {*GIVEN, *columns})
         if missing:
             raise RewardError(
-                f"reward '{self.name}' asks for {', '.join(repr(name) for name in missing)}, which {where} does not have: "
+                f"reward '{self.name}' asks for {', '.join(map(repr, missing))}, which {where} does not have: "
                 f"its columns are {', '.join(columns) or '(none)'}; besides them there are {', '.join(GIVEN)}"
             )
 
@@ -72,13 +74,13 @@ class Scorer:
         """
         with self._blame(sample, group):
             value = self.function(**self.arguments(sample, group))
-        return self._checked(value, sample, group)
+        return self._checked(value, sample=sample, group=group)
 
     async def call_async(self, sample: Sample, group: Group) -> float | None:
         """``call`` of an async function."""
         with self._blame(sample, group):
             value = await self.function(**self.arguments(sample, group))
-        return self._checked(value, sample, group)
+        return self._checked(value, sample=sample, group=group)
 
     @contextmanager
     def _blame(self, sample: Sample, group: Group) -> Iterator[None]:
@@ -91,7 +93,7 @@ class Scorer:
             kind = type(error).__name__
             raise RewardError(f"reward '{self.name}' raised {kind} on {where(sample, group)}: {error}") from error
 
-    def _checked(self, value: Any, sample: Sample, group: Group) -> float | None:
+    def _checked(self, value: Any, *, sample: Sample, group: Group) -> float | None:
         if value is None:
             return None
         if isinstance(value, numbers.Real | np.bool_) and math.isfinite(float(value)):
@@ -113,7 +115,9 @@ def _signature(function: Callable[..., Any], name: str) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except ValueError:
-        raise RewardError(f"reward '{name}' does not say which arguments it takes: wrap it in a function that does") from None
+        raise RewardError(
+            f"reward '{name}' does not say which arguments it takes: wrap it in a function that does"
+        ) from None
 
 
 def _inner(function: Any) -> Any:
@@ -123,7 +127,7 @@ def _inner(function: Any) -> Any:
 def _name(function: Any) -> str:
     function = _inner(function)
     named = inspect.isroutine(function) or inspect.isclass(function)
-    return function.__name__.strip("<>") if named else type(function).__name__
+    return str(function.__name__ if named else type(function).__name__).strip("<>")
 
 
 def _is_async(function: Any) -> bool:

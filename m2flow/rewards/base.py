@@ -26,7 +26,7 @@ class Response:
 class Verdict:
     """``value``: the reward; ``None`` where this one does not apply.
 
-    ``event`` names something that went wrong while judging. It is counted, and shown as the metric ``reward/<id>_<event>``.
+    ``event`` names something that went wrong while judging. It is counted: the metric ``reward/<id>_<event>``.
     """
 
     value: float | None

@@ -36,7 +36,7 @@ class MathAnswer(RewardFunction):
         """Options of ``math_answer``."""
 
         answer: str = "answer"
-        """Column that holds the gold answer: text or a number. A worked solution serves too: its last box or #### line."""
+        """Column of the gold answer: text or a number. A worked solution serves too: its last box or #### line."""
         extract: Extract = "boxed"
         """Where a completion's final answer stands. boxed: in its last \\boxed, else the completion is the answer;
         boxed_only: nowhere but in a \\boxed; last_number: the last box, else the last number; first_line: the first
@@ -52,12 +52,11 @@ class MathAnswer(RewardFunction):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self._pool = Pool(
-            num_workers=config.num_workers, timeout_s=config.timeout_s, memory_bytes=config.memory_bytes
-        )
+        self._pool = Pool(num_workers=config.num_workers, timeout_s=config.timeout_s, memory_bytes=config.memory_bytes)
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The gold answer's column."""
         return (self.config.answer,)
 
     def score(self, responses: Sequence[Response]) -> list[Verdict]:
@@ -71,7 +70,7 @@ class MathAnswer(RewardFunction):
         for i, response in enumerate(responses):
             gold = self._gold(response)
             answer = extract_final(response.completion, self.config.extract)
-            verdict = Verdict(None) if gold is None else quick_verdict(gold, answer)
+            verdict = Verdict(None) if gold is None else _quick_verdict(gold, answer)
             if verdict is not None:
                 verdicts[i] = verdict
             else:
@@ -107,7 +106,7 @@ class MathAnswer(RewardFunction):
         self._pool.close()
 
 
-def quick_verdict(gold: str, answer: str | None) -> Verdict | None:
+def _quick_verdict(gold: str, answer: str | None) -> Verdict | None:
     """The verdict where it is plain to see; ``None`` where the answer has to be read."""
     if answer is None:
         return _WRONG

@@ -26,7 +26,9 @@ class Tagged(RewardFunction):
 
         def problems(self) -> list[str]:
             """Names that could not be told apart, or are none."""
-            found = [f"'{tag}' is no tag name: letters, digits, - and _" for tag in self.tags if not _NAME.fullmatch(tag)]
+            found = [
+                f"'{tag}' is no tag name: letters, digits, - and _" for tag in self.tags if not _NAME.fullmatch(tag)
+            ]
             return found + (["a tag is named twice"] if len(set(self.tags)) < len(self.tags) else [])
 
     def __init__(self, config: Any) -> None:

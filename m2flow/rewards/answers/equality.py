@@ -60,7 +60,7 @@ def _equal_rational(a: Node, b: Node) -> bool:
             return exact(a) == exact(b)
         except TooLarge:
             pass
-    return _agree([_residues((a, b), prime, point) for prime in PRIMES for point in range(_NUM_POINTS)])
+    return _agree([_residues((a, b), prime=prime, point=point) for prime in PRIMES for point in range(_NUM_POINTS)])
 
 
 def _agree(found: list[tuple[int, ...] | None]) -> bool:
@@ -68,7 +68,7 @@ def _agree(found: list[tuple[int, ...] | None]) -> bool:
     return bool(defined) and all(a == b for a, b in defined)
 
 
-def _residues(nodes: tuple[Node, ...], prime: int, point: int) -> tuple[int, ...] | None:
+def _residues(nodes: tuple[Node, ...], *, prime: int, point: int) -> tuple[int, ...] | None:
     field = Residues(prime, point)
     try:
         return tuple(evaluate(node, field) for node in nodes)
@@ -113,7 +113,7 @@ def proportional(a: Node, b: Node) -> bool:
 def _proportional_rational(a: Node, b: Node) -> bool:
     for prime in PRIMES:
         field = Residues(prime, 0)
-        found = [_residues((a, b), prime, point) for point in range(_NUM_POINTS)]
+        found = [_residues((a, b), prime=prime, point=point) for point in range(_NUM_POINTS)]
         pairs = [pair for pair in found if pair is not None and all(pair)]
         ratios = {x * field.power(y, -1) % prime for x, y in pairs}
         if len(pairs) < 2 or len(ratios) != 1:

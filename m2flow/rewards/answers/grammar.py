@@ -4,7 +4,8 @@
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from m2flow.rewards.answers.lexing import FUNCTIONS, GREEK, Token
+from m2flow.rewards.answers.lexing import Token
+from m2flow.rewards.answers.spelling import FUNCTIONS, GREEK
 from m2flow.rewards.answers.tree import Constant, Malformed, Node, Number, Op, Symbol, Unfamiliar
 
 MAX_DEPTH = 250
@@ -15,7 +16,18 @@ _CONSTANTS = {r"\pi": Constant("pi"), r"\infty": Constant("infinity")}
 _LETTERS = {"e": Constant("e"), "i": Constant("i")}
 _NAMED = {f"\\{name}" for name in FUNCTIONS - {"sqrt", "max", "min", "gcd", "lcm"}}
 _SEVERAL = {r"\max", r"\min", r"\gcd", r"\lcm"}
-_DECORATED = {r"\vec", r"\hat", r"\bar", r"\overline", r"\tilde", r"\overrightarrow", r"\widehat", r"\dot", r"\mathbb", r"\mathcal"}
+_DECORATED = {
+    r"\vec",
+    r"\hat",
+    r"\bar",
+    r"\overline",
+    r"\tilde",
+    r"\overrightarrow",
+    r"\widehat",
+    r"\dot",
+    r"\mathbb",
+    r"\mathcal",
+}
 _PAIRS = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _ROUNDING = {r"\lfloor": "floor", r"\lceil": "ceil"}
 _MAX_EXPONENT = 4000
@@ -119,15 +131,16 @@ class Grammar:
     def product(self) -> Node:
         """``a b``, ``a * b``, ``a / b``, from left to right."""
         factors = [self.factor()]
-        while True:
-            if self.accept(r"\cdot"):
-                factors.append(self.signed(self.factor))
-            elif self.accept("/"):
-                factors.append(Op("inverse", (self.signed(self.factor),)))
-            elif self._starts_factor():
-                factors.append(self.factor())
-            else:
-                return product(*factors)
+        while (factor := self._next_factor()) is not None:
+            factors.append(factor)
+        return product(*factors)
+
+    def _next_factor(self) -> Node | None:
+        if self.accept(r"\cdot"):
+            return self.signed(self.factor)
+        if self.accept("/"):
+            return Op("inverse", (self.signed(self.factor),))
+        return self.factor() if self._starts_factor() else None
 
     def _starts_factor(self) -> bool:
         token = self.peek()
@@ -144,18 +157,17 @@ class Grammar:
     def factor(self) -> Node:
         """An atom with what follows it: powers, ``!``, ``%``, degrees."""
         node = self.atom()
-        while True:
-            if self.accept("!"):
-                node = Op("factorial", (node,))
-            elif self.accept("%"):
-                node = product(node, _ONE_HUNDREDTH)
-            elif self.peek().text == "^" and self.peek().kind == "sign":
-                node = self._power(node)
-            else:
-                return node
+        while self.peek().kind == "sign" and self.peek().text in _POSTFIX:
+            node = _POSTFIX[self.take().text](self, node)
+        return node
+
+    def _factorial(self, base: Node) -> Node:
+        return Op("factorial", (base,))
+
+    def _percent(self, base: Node) -> Node:
+        return product(base, _ONE_HUNDREDTH)
 
     def _power(self, base: Node) -> Node:
-        self.take()
         if self._accept_degree():
             return Op("degree", (base,))
         return Op("power", (base, self._exponent()))
@@ -315,7 +327,7 @@ class Grammar:
         """What a function applies to: a group, or factors up to the next sign or function."""
         if self.peek().text in ("(", "[", "{", "|") and self.peek().kind == "sign":
             node = self.factor() if self.peek().text in ("{", "|") else self.atom()
-            return self._power(node) if self._degree_follows() else node
+            return self._power(node) if self._degree_follows() and self.accept("^") else node
         factors = [self.signed(self.factor)]
         while self._starts_factor() and self.peek().text not in _NAMED and self.peek().text not in ("(", "["):
             factors.append(self.factor())
@@ -354,12 +366,17 @@ def _is_proper(top: Node, bottom: Node) -> bool:
     return whole and 0 < top.value < bottom.value
 
 
+_POSTFIX: dict[str, Callable[[Grammar, Node], Node]] = {
+    "!": Grammar._factorial,
+    "%": Grammar._percent,
+    "^": Grammar._power,
+}
 _ATOMS: dict[str, Callable[[Grammar, str], Node]] = {
-    **{name: Grammar._function for name in _NAMED},
-    **{name: Grammar._several for name in _SEVERAL},
-    **{name: Grammar._decorated for name in _DECORATED},
-    **{name: Grammar._constant for name in _CONSTANTS},
-    **{name: Grammar._rounding for name in _ROUNDING},
+    **dict.fromkeys(_NAMED, Grammar._function),
+    **dict.fromkeys(_SEVERAL, Grammar._several),
+    **dict.fromkeys(_DECORATED, Grammar._decorated),
+    **dict.fromkeys(_CONSTANTS, Grammar._constant),
+    **dict.fromkeys(_ROUNDING, Grammar._rounding),
     r"\frac": Grammar._frac,
     r"\sqrt": Grammar._sqrt,
     r"\binom": Grammar._binom,

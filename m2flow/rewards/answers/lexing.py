@@ -2,12 +2,23 @@
 """From an answer's characters to tokens, with the many spellings of one thing made alike. Linear in the text."""
 
 import re
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from m2flow.rewards.answers import units
+from m2flow.rewards.answers.spelling import (
+    APPLIED,
+    CONNECTIVES,
+    FUNCTIONS,
+    GREEK,
+    MATH_FONTS,
+    PRODUCT_LETTERS,
+    SAME_COMMAND,
+    SHORT_WORDS,
+    TEXT_COMMANDS,
+    spell,
+)
 from m2flow.rewards.answers.tree import Malformed, Unfamiliar
 
 MAX_CHARS = 10_000
@@ -34,46 +45,6 @@ class Token(NamedTuple):
     spaced: bool = False
 
 
-FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp sqrt gcd lcm max min abs floor ceil".split()
-)
-GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon "
-    "phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell".split()
-)
-_SHORT_WORDS = frozenset("no yes odd not or and the is of to in on up if at an it we are for ans".split())
-_CONNECTIVES = {"or": ";", "and": ";", "percent": "%"}
-_APPLIED = re.compile(r"(arcsin|arccos|arctan|sin|cos|tan|ln|log)([a-z])")
-"""``sinx``: a function and its variable, written without a space."""
-_PRODUCT_LETTERS = frozenset("abcdxyz")
-
-_CHARACTERS = {
-    **dict.fromkeys("−–—‐‑﹣－", "-"),
-    **dict.fromkeys("×∙⋅·∗", r"\cdot "),
-    "÷": "/", "⁄": "/", "∕": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
-    "⩽": r"\le ", "⩾": r"\ge ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ", "±": r"\pm ", "√": r"\sqrt ",
-    "°": r"^\circ ", "º": r"^\circ ", "θ": r"\theta ", "∓": r"\mp ", "‰": "/1000", "％": "%", "，": ",", "（": "(",
-    "）": ")", "：": ":", "；": ";", "′": "'", "ℝ": r"\mathbb{R}", "“": '"', "”": '"', "’": "'", "‘": "'",
-}  # fmt: skip
-_CHARACTERS = {ord(key): value for key, value in _CHARACTERS.items()}
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
-_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]+")
-_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
-_SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
-
-# Groups of three digits behind a LaTeX comma or a thin space.
-_GROUPED = re.compile(
-    r"(?<![\d.,])[1-9]\d{0,2}(?:(?:\{,\}|,\\!|\\[,;:! ]|[~\u2009\u202f\u00a0' ])\d{3}(?!\d))+(?!\s*/)"
-)
-_GROUP_MARK = re.compile(r"[^\d]")
-_LAYOUT = re.compile(
-    r"(?<!\\)\\(?:displaystyle|textstyle|scriptstyle|left|right|middle|[bB]igg?[lrm]?|limits|nolimits|quad|qquad|thinspace|"
-    r"hspace\*?\{[^{}]*\}|(?:text)?color\{[^{}]*\}|phantom\{[^{}]*\}|mathstrut|strut|,|;|:|!|>|\s)(?![A-Za-z])|"
-    r"(?<!\\)\\[,;:!> ]|[~\u00a0\u2009\u202f]"
-)
-_TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
-_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
-_ROW_SPACE = re.compile(r"(?<=\\\\)\[[^\[\]]{0,20}\]")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
     r"|(?P<grouped>\d+(?:,\d+)+(?:\.\d+)?)"
@@ -87,20 +58,6 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
-_TEXT_COMMANDS = frozenset(
-    "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm mathsf operatorname mathbf mathit "
-    "boldsymbol bm mathnormal emph".split()
-)
-_MATH_FONTS = frozenset({"mathbf", "mathit", "boldsymbol", "bm", "mathnormal"})
-_SAME_COMMAND = {
-    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "nicefrac": "frac", "sfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le", "geq": "ge",
-    "leqslant": "le", "geqslant": "ge", "neq": "ne", "lt": "<", "gt": ">", "times": "cdot", "ast": "cdot", "div": "/",
-    "varnothing": "emptyset", "lbrace": "{", "rbrace": "}", "lvert": "|", "rvert": "|", "vert": "|", "mid": "|",
-    "to": "rightarrow", "land": ";", "lor": ";", "infin": "infty", "inf": "infty", "infinity": "infty",
-    "oo": "infty", "exponentialE": "e", "imaginaryI": "i", "langle": "(", "rangle": ")", "lparen": "(", "rparen": ")",
-    "lbrack": "[", "rbrack": "]", "and": ";", "colon": ":", "cents": "¢", "euro": "€", "pounds": "£", "union": "cup",
-    "operatorname*": "operatorname", "percent": "%", "slash": "/",
-}  # fmt: skip
 OPEN = frozenset({"(", "[", "{", r"\{", r"\begin"})
 CLOSE = frozenset({")", "]", "}", r"\}", r"\end"})
 
@@ -114,36 +71,9 @@ def tokenize(text: str, reading: Reading) -> list[Token]:
     """
     if len(text) > MAX_CHARS:
         raise Malformed("too long")
-    tokens = _Lexer(_spell(text), reading).run()
+    tokens = _Lexer(spell(text), reading).run()
     _require_balance(tokens)
     return tokens
-
-
-def _spell(text: str) -> str:
-    text = _SUPERSCRIPT_RUN.sub(lambda m: f"^{{{m.group().translate(_SUPERSCRIPTS)}}}", text)
-    text = _SUBSCRIPT_RUN.sub(lambda m: f"_{{{m.group().translate(_SUBSCRIPTS)}}}", text)
-    text = "".join(_compose(c) for c in text) if not text.isascii() else text
-    text = _GROUPED.sub(lambda m: _GROUP_MARK.sub("", m.group()), text)
-    text = _TIMES_TEN.sub(r"\\cdot ", text)
-    text = _LAYOUT.sub(" ", _ROW_SPACE.sub("", text))
-    return _dollars(_DELIMITERS.sub(" ", text)).strip()
-
-
-def _compose(char: str) -> str:
-    if ord(char) in _CHARACTERS:
-        return _CHARACTERS[ord(char)]
-    folded = unicodedata.normalize("NFKC", char)
-    if "⁄" in folded:
-        return r"\frac{%s}{%s}" % tuple(folded.split("⁄"))[:2] if folded[-1] != "⁄" else "1/"
-    return folded
-
-
-def _dollars(text: str) -> str:
-    r"""Drop ``$`` around formulas; keep ``\$``, and an unpaired ``$`` before a number, as currency."""
-    bare = text.replace(r"\$", "")
-    if bare.count("$") % 2 == 1 and re.match(r"[-+]?\s*\$\s*[\d.]", text):
-        return text.replace("$", r"\$", 1)
-    return re.sub(r"(?<!\\)\$", " ", text)
 
 
 def _require_balance(tokens: list[Token]) -> None:
@@ -157,7 +87,7 @@ def _require_balance(tokens: list[Token]) -> None:
 
 
 class _Lexer:
-    def __init__(self, text: str, reading: Reading, nesting: int = 0) -> None:
+    def __init__(self, text: str, reading: Reading, *, nesting: int = 0) -> None:
         self.text, self.reading, self.nesting = text, reading, nesting
         self.at, self.depth, self.spaced, self.in_unit = 0, 0, False, False
         self.tokens: list[Token] = []
@@ -212,20 +142,19 @@ class _Lexer:
         self.add(kind, same)
 
     def command(self, text: str) -> None:
-        name = _SAME_COMMAND.get(text[1:], text[1:])
-        if name in _TEXT_COMMANDS:
-            self._text_command(name)
-        elif name in ("{", "}"):
-            self.add("sign", f"\\{name}")
-        elif name == "degree":
+        name = SAME_COMMAND.get(text[1:], text[1:])
+        if name in TEXT_COMMANDS:
+            return self._text_command(name)
+        if name == "degree":
             self.add("sign", "^")
-            self.add("command", r"\circ")
-        elif len(name) == 1 and name.isalpha():
-            self.add("letter", name)
-        elif not name[0].isalpha():
-            self.sign(name)
-        else:
-            self.add("sign" if name in ("begin", "end") else "command", f"\\{name}")
+            return self.add("command", r"\circ")
+        if name in ("{", "}"):
+            return self.add("sign", f"\\{name}")
+        if not name[0].isalpha():
+            return self.sign(name)
+        if len(name) == 1:
+            return self.add("letter", name)
+        return self.add("sign" if name in ("begin", "end") else "command", f"\\{name}")
 
     def _text_command(self, name: str) -> None:
         start = self._skip_space()
@@ -237,8 +166,10 @@ class _Lexer:
         if self._is_math(name, content):
             if self.nesting > 3:
                 raise Malformed("text commands nest too deep")
-            inner = _Lexer(content, self.reading, self.nesting + 1)
-            self.tokens += [t._replace(spaced=t.spaced or self.spaced) if i == 0 else t for i, t in enumerate(inner.run())]
+            inner = _Lexer(content, self.reading, nesting=self.nesting + 1)
+            self.tokens += [
+                t._replace(spaced=t.spaced or self.spaced) if i == 0 else t for i, t in enumerate(inner.run())
+            ]
             self.spaced = False
         elif content.strip() in FUNCTIONS:
             self.add("command", f"\\{content.strip()}")
@@ -248,7 +179,7 @@ class _Lexer:
     def _is_math(self, name: str, content: str) -> bool:
         bare = content.strip()
         return (
-            name in _MATH_FONTS
+            name in MATH_FONTS
             or bare in ("e", "i")
             or bool(re.match(r"[-+(\[$]*\s*\\?[\d$]", bare))
             or ("\\" in bare and not bare.replace("\\", "").isalpha())
@@ -257,8 +188,8 @@ class _Lexer:
     def _words(self, content: str) -> None:
         for word in content.split() or [""]:
             low = word.lower().strip(",.;")
-            if low in _CONNECTIVES:
-                self.add("sign", _CONNECTIVES[low])
+            if low in CONNECTIVES:
+                self.add("sign", CONNECTIVES[low])
             elif word:
                 self.spaced = True
                 self.add("text", word.rstrip(",;"))
@@ -279,22 +210,19 @@ class _Lexer:
 
     def word(self, text: str) -> None:
         low = text.lower()
-        if low in _CONNECTIVES:
-            self.add("sign", _CONNECTIVES[low])
-        elif self._is_unit(text):
+        if low in CONNECTIVES:
+            return self.add("sign", CONNECTIVES[low])
+        if self._is_unit(text):
             self.in_unit = True
-            self.add("text", text)
-        elif low in FUNCTIONS or low in ("pi", "infinity", "inf", "oo"):
-            self.add("command", f"\\{_SAME_COMMAND.get(low, low)}")
-        elif text in GREEK:
-            self.add("command", f"\\{text}")
-        elif (function := _APPLIED.fullmatch(text)) is not None:
+            return self.add("text", text)
+        if low in FUNCTIONS or low in ("pi", "infinity", "inf", "oo"):
+            return self.add("command", f"\\{SAME_COMMAND.get(low, low)}")
+        if text in GREEK:
+            return self.add("command", f"\\{text}")
+        if (function := APPLIED.fullmatch(text)) is not None:
             self.add("command", f"\\{function[1]}")
-            self._letters(function[2])
-        elif self._is_product(text):
-            self._letters(text)
-        else:
-            self.add("text", text)
+            return self._letters(function[2])
+        return self._letters(text) if self._is_product(text) else self.add("text", text)
 
     def _letters(self, text: str) -> None:
         for letter in text:
@@ -316,9 +244,9 @@ class _Lexer:
         if len(text) == 1:
             return True
         beside_text = bool(self.tokens) and self.tokens[-1].kind == "text"
-        if text.lower() in _SHORT_WORDS or beside_text or not text.isascii():
+        if text.lower() in SHORT_WORDS or beside_text or not text.isascii():
             return False
-        return len(text) <= 3 or (len(text) <= 8 and set(text.lower()) <= _PRODUCT_LETTERS)
+        return len(text) <= 3 or (len(text) <= 8 and set(text.lower()) <= PRODUCT_LETTERS)
 
 
 def _matching(text: str) -> dict[int, int]:

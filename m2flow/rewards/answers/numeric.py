@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of expressions to many digits: roots, pi, e, i, logarithms, trigonometry, and variables at sample points.
 
-The number of digits follows from the literals and from the largest and smallest value on the way, so that neither a long
-rounded decimal passes for an irrational number nor a cancellation for an equality.
+The number of digits follows from the literals and from the largest and smallest value on the way, so that neither a
+long rounded decimal passes for an irrational number nor a cancellation for an equality.
 """
 
 import math
@@ -21,7 +21,17 @@ MAX_DIGITS = 3_000
 _TOLERANCE_DIGITS = 30
 _MAX_LOG = 1e6
 """Largest natural logarithm of a value that is worked out."""
-POINTS = ((0.1, 3.0), (0.1, 3.0), (0.1, 3.0), (4.0, 30.0), (4.0, 30.0), (-3.0, 3.0), (-3.0, 3.0), (-3.0, 3.0), (-30.0, -4.0))
+POINTS = (
+    (0.1, 3.0),
+    (0.1, 3.0),
+    (0.1, 3.0),
+    (4.0, 30.0),
+    (4.0, 30.0),
+    (-3.0, 3.0),
+    (-3.0, 3.0),
+    (-3.0, 3.0),
+    (-30.0, -4.0),
+)
 """Ranges that variables are drawn from, one a point."""
 
 

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import IO
 
 from m2flow.errors import RewardError
@@ -28,7 +29,7 @@ class Worker:
 
     def __init__(self, timeout_s: float, memory_bytes: int) -> None:
         self.timeout_s = timeout_s
-        self.errors: IO[bytes] = tempfile.TemporaryFile()
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the worker lives)
         code = "m2flow.rewards.answers.worker"
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", code, str(os.getpid()), str(timeout_s), str(memory_bytes)],
@@ -83,10 +84,8 @@ class Worker:
     def kill(self) -> None:
         """End it and what it forked, at once."""
         self.is_lost = True
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
@@ -99,7 +98,7 @@ def _kill_all(workers: "list[Worker]") -> None:
 
 
 class Pool:
-    """Judges pairs of gold and given answer. Processes start with the first question, and end with the pool or its owner."""
+    """Judges pairs of gold and given answer. Processes start with the first question and end with the pool."""
 
     def __init__(self, *, num_workers: int, timeout_s: float, memory_bytes: int) -> None:
         self.num_workers = num_workers
@@ -117,10 +116,9 @@ class Pool:
         """
         requests = [b"".join(map(_framed, pair)) for pair in pairs]
         found: list[str] = [""] * len(pairs)
-        waiting = deque(range(len(pairs)))
         self._start(min(self.num_workers, len(pairs)))
         try:
-            self._run(requests, waiting, found)
+            self._run(requests, found)
         except BaseException:
             # A worker left in the middle of a question would answer the next one with it.
             self.close()
@@ -139,7 +137,8 @@ class Pool:
         while len(self._workers) < number:
             self._workers.append(Worker(self.timeout_s, self.memory_bytes))
 
-    def _run(self, requests: list[bytes], waiting: deque[int], found: list[str]) -> None:
+    def _run(self, requests: list[bytes], found: list[str]) -> None:
+        waiting = deque(range(len(requests)))
         while True:
             for worker in self._workers:
                 if worker.is_ready and worker.job is None and waiting:
@@ -164,7 +163,7 @@ class Pool:
             if key.fd == worker.inlet:
                 worker.send()
             else:
-                self._settle(worker, worker.receive(), found)
+                self._settle(worker, worker.receive(), found=found)
         for worker in busy if not ready else ():
             if worker.deadline <= time.monotonic():
                 self._end_overdue(worker, found)
@@ -173,9 +172,9 @@ class Pool:
         worker.kill()
         if not worker.is_ready:
             raise RewardError(f"the process that judges answers did not start within {_START_S:.0f} s")
-        self._settle(worker, "timeout", found)
+        self._settle(worker, "timeout", found=found)
 
-    def _settle(self, worker: Worker, said: str, found: list[str]) -> None:
+    def _settle(self, worker: Worker, said: str, *, found: list[str]) -> None:
         if worker.job is not None and said != "ready":
             found[worker.job], worker.job, worker.unsent = said, None, b""
         worker.deadline = time.monotonic() + _START_S

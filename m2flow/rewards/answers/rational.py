@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of expressions built with + - * / and whole powers: as fractions of bounded size, or modulo a prime.
 
-Two polynomials or huge numbers that agree modulo a large prime at random points are the same, but for a chance of about
-(degree / prime). So ``10^20`` differs from ``10^20 + 1``, and ``(x+1)^200`` from ``(x+1)^200 + 1``, without being expanded.
+Two polynomials or huge numbers that agree modulo a large prime at random points are the same, but for a chance of
+about (degree / prime). So ``10^20`` differs from ``10^20 + 1``, and ``(x+1)^200`` from ``(x+1)^200 + 1``, without being
+expanded.
 """
 
 import math
@@ -57,15 +58,19 @@ class Fractions(Field):
     """Fractions of at most ``MAX_BITS``; variables have no value."""
 
     def number(self, value: Fraction) -> Fraction:
+        """The literal itself."""
         return value
 
     def add(self, a: Fraction, b: Fraction) -> Fraction:
+        """Their sum, bounded."""
         return _bounded(a + b)
 
     def multiply(self, a: Fraction, b: Fraction) -> Fraction:
+        """Their product, bounded."""
         return _bounded(a * b)
 
     def power(self, base: Fraction, exponent: int) -> Fraction:
+        """``base`` to a whole exponent, bounded."""
         if base == 0 and exponent <= 0:
             raise Undefined
         if abs(base) not in (0, 1) and _bits(base) * abs(exponent) > MAX_BITS:
@@ -74,6 +79,7 @@ class Fractions(Field):
         return base ** (exponent if abs(base) not in (0, 1) else exponent % 2 or 2)
 
     def symbol(self, name: str) -> Fraction:
+        """A variable has no value."""
         raise NotRational
 
 
@@ -84,20 +90,25 @@ class Residues(Field):
         self.prime, self.point = prime, point
 
     def number(self, value: Fraction) -> int:
+        """The literal, as a residue."""
         return value.numerator * self.power(value.denominator, -1) % self.prime
 
     def add(self, a: int, b: int) -> int:
+        """Their sum."""
         return (a + b) % self.prime
 
     def multiply(self, a: int, b: int) -> int:
+        """Their product."""
         return a * b % self.prime
 
     def power(self, base: int, exponent: int) -> int:
+        """``base`` to a whole exponent."""
         if base % self.prime == 0 and exponent <= 0:
             raise Undefined
         return pow(base, exponent, self.prime)
 
     def symbol(self, name: str) -> int:
+        """A random value, the same at every call."""
         return 2 + _draw(name, self.point) % (self.prime - 2)
 
 
@@ -220,7 +231,7 @@ def _lcm(*values: Fraction) -> Fraction:
     return Fraction(math.lcm(*(_natural(v, 10**1000) for v in values)))
 
 
-_EXACT: Mapping[str, Callable[..., Fraction]] = {
+_EXACT: Mapping[str, Callable[..., Any]] = {
     "root": _root,
     "factorial": _factorial,
     "binomial": _binomial,

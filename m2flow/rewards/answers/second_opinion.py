@@ -6,14 +6,16 @@ import re
 import math_verify
 from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
 
+from m2flow.rewards.answers.spelling import words_of
+
 MAX_CHARS = 400
 """Longer answers get no second opinion: reading them can take minutes."""
 _DIGITS = 40
-_ADVANCED = frozenset("int iint oint sum prod lim setminus backslash cap det".split())
-_PLAIN = frozenset(
-    "frac dfrac tfrac sqrt binom cdot times div pm left right infty to rightarrow mathbb text mathrm pi theta alpha beta "
-    "gamma lambda mu sigma phi omega sin cos tan cot sec csc arcsin arccos arctan ln log exp cup in le leq ge geq lt gt "
-    "quad limits displaystyle begin end".split()
+_ADVANCED = words_of("int iint oint sum prod lim setminus backslash cap det")
+_PLAIN = words_of(
+    "frac dfrac tfrac sqrt binom cdot times div pm left right infty to rightarrow mathbb text mathrm pi theta alpha "
+    "beta gamma lambda mu sigma phi omega sin cos tan cot sec csc arcsin arccos arctan ln log exp cup in le leq ge geq "
+    "lt gt quad limits displaystyle begin end"
 )
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
 _HOW = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())

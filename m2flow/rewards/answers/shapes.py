@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an answer's text to its shape: a value, a set, an interval, a matrix, an equation, several candidates, or words."""
+"""From an answer's text to its shape: a value, set, interval, matrix, equation, several candidates, or words."""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from m2flow.rewards.answers.tree import (
 
 _RELATIONS = {"=": "=", r"\ne": "!=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">="}
 _FLIPPED = {">": "<", ">=": "<="}
-_MATRICES = frozenset("pmatrix bmatrix matrix smallmatrix Bmatrix array".split())
+_MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix", "array"])
 _INFINITY = Constant("infinity")
 _ALL_REALS = frozenset({r"\mathbb{R}", "all real numbers", "all reals", "all real  numbers"})
 _TEMPERATURES = ((("celsius", 1),), (("fahrenheit", 1),))
@@ -59,7 +59,7 @@ def joined(tokens: Sequence[Token]) -> str:
 
 
 def words(text: str) -> str:
-    """Text without LaTeX's text commands, outer punctuation and a leading article; in lower case where it is all letters."""
+    """Text without LaTeX's text commands, outer punctuation and leading article; in lower case if it is all letters."""
     for _ in range(3):
         text = _TEXT_COMMAND.sub(r" \1 ", text)
     bare = re.sub(r"[\s~$]+|\\[,;:! ]", " ", text).strip(" .,;:\"'`*")
@@ -97,7 +97,7 @@ def _one(tokens: list[Token]) -> Shape:
     if len(parts := split(tokens, r"\cup")) > 1:
         return Collection(joined(tokens), "union", tuple(map(_one, _filled(parts))))
     if len(parts := split(tokens, r"\in")) == 2:
-        return _membership(*_filled(parts), tokens)
+        return _membership(_filled(parts), tokens)
     if len(split(tokens, *_RELATIONS)) > 1:
         return _relation(tokens)
     return _object(tokens)
@@ -117,16 +117,20 @@ def _plus_minus(tokens: list[Token]) -> Shape:
     return Many(joined(tokens), tuple(map(_one, both)))
 
 
-def _membership(left: list[Token], right: list[Token], tokens: list[Token]) -> Shape:
-    name = _variable(left)
+def _membership(parts: list[list[Token]], tokens: list[Token]) -> Shape:
+    name = _variable(parts[0])
     if name is None:
         raise Unfamiliar("membership of something else than a variable")
-    return Named(joined(tokens), name, _one(right))
+    return Named(joined(tokens), name, _one(parts[1]))
 
 
 def _variable(tokens: Sequence[Token]) -> str | None:
     """The name where ``tokens`` are a variable, or a function of one such as ``f(x)``."""
-    if len(tokens) == 4 and [t.text for t in tokens[1::2]] == ["(", ")"] and tokens[0].kind == tokens[2].kind == "letter":
+    if (
+        len(tokens) == 4
+        and [t.text for t in tokens[1::2]] == ["(", ")"]
+        and tokens[0].kind == tokens[2].kind == "letter"
+    ):
         return f"{tokens[0].text}({tokens[2].text})"
     try:
         grammar = Grammar(tokens)
@@ -149,7 +153,7 @@ def _relation(tokens: list[Token]) -> Shape:
             ops.append(_RELATIONS[token.text])
     if set(ops) == {"="}:
         return _equation(parts, tokens)
-    return _inequality(parts, ops, tokens)
+    return _inequality(parts, ops, text=joined(tokens))
 
 
 def _equation(parts: list[list[Token]], tokens: list[Token]) -> Shape:
@@ -192,25 +196,24 @@ def _whole(tokens: Sequence[Token]) -> Node:
     return node
 
 
-def _inequality(parts: list[list[Token]], ops: list[str], tokens: list[Token]) -> Shape:
+def _inequality(parts: list[list[Token]], ops: list[str], *, text: str) -> Shape:
     if ops[0] in (">", ">="):
         parts, ops = parts[::-1], [_FLIPPED.get(op, op) for op in ops[::-1]]
-    text = joined(tokens)
     if len(parts) == 3 and set(ops) <= {"<", "<="} and (name := _variable(parts[1])):
-        return _range(text, name, (_whole(parts[0]), *ops, _whole(parts[2])))
+        return _range(text, name, bounds=(_whole(parts[0]), ops[0], ops[1], _whole(parts[2])))
     if len(parts) != 2 or ops[0] not in ("<", "<=", "!="):
         raise Unfamiliar("a chain of relations")
     left, right = map(_whole, parts)
     if ops[0] == "!=" or (_has_symbols(left) and _has_symbols(right)):
         return Relation(text, ops[0], left, right)
     if (name := _variable(parts[0])) and not _has_symbols(right):
-        return _range(text, name, (negate(_INFINITY), "<", ops[0], right))
+        return _range(text, name, bounds=(negate(_INFINITY), "<", ops[0], right))
     if (name := _variable(parts[1])) and not _has_symbols(left):
-        return _range(text, name, (left, ops[0], "<", _INFINITY))
+        return _range(text, name, bounds=(left, ops[0], "<", _INFINITY))
     return Relation(text, ops[0], left, right)
 
 
-def _range(text: str, name: str, bounds: tuple[Node, str, str, Node]) -> Ordered:
+def _range(text: str, name: str, *, bounds: tuple[Node, str, str, Node]) -> Ordered:
     low, low_op, high_op, high = bounds
     brackets = ("[" if low_op == "<=" else "(") + ("]" if high_op == "<=" else ")")
     return Ordered(text, brackets, (Value("", low), Value("", high)), variable=name)

@@ -4,6 +4,7 @@
 import re
 from fractions import Fraction
 
+from m2flow.rewards.answers.spelling import words_of
 from m2flow.rewards.answers.tree import Unit
 
 _METRIC = {"k": Fraction(1000), "c": Fraction(1, 100), "m": Fraction(1, 1000), "d": Fraction(1, 10)}
@@ -58,9 +59,9 @@ _COUNTS = {
     "billion": 10**9,
     "trillion": 10**12,
 }
-_NO_UNITS = frozenset(
-    "a an and are as at but by if is it no none not nor of off or so than that the then to was with wrong maybe "
-    "probably perhaps possibly about approximately approx roughly around but".split()
+_NO_UNITS = words_of(
+    "a an and are as at but by if is it no none not nor of off or so than that the then to was with wrong "
+    "maybe probably perhaps possibly about approximately approx roughly around but"
 )
 SYMBOLS = "$€£¥₹¢°"
 LETTERS = frozenset("mgshLNJWVKACF")
@@ -90,13 +91,17 @@ def _table() -> dict[str, tuple[str, Fraction, int]]:
 
 
 _KNOWN = _table()
-WORDS = frozenset(word for word in _KNOWN if len(word) > 1 and word != "in") | frozenset(_COUNTS) | {"in", "mph", "kph", "sq", "cu"}
+WORDS = (
+    frozenset(word for word in _KNOWN if len(word) > 1 and word != "in")
+    | frozenset(_COUNTS)
+    | {"in", "mph", "kph", "sq", "cu"}
+)
 """Spellings of more than one letter."""
 _SHORT = {"mph": "mi/h", "kph": "km/h", "sqft": "ft^2"}
 
 
 def read_unit(text: str) -> Unit | None:
-    """The unit that ``text`` spells (``m/s``, ``square cm``, ``million dollars``, ``apples``); ``None`` where it is none.
+    """The unit that ``text`` spells (``m/s``, ``square cm``, ``million dollars``, ``apples``); ``None`` if it is none.
 
     Words that are not known count as units of their own, without a plural's s.
     """
@@ -147,7 +152,7 @@ class _Builder:
         unknown = (low[:-1] if low.endswith("s") and len(low) > 3 else low, Fraction(1), 1)
         base, scale, power = _KNOWN.get(word) or _KNOWN.get(low) or unknown
         exponent = self.next_power * self.sign
-        self._add(base, scale, power, exponent)
+        self._add((base, scale, power), exponent)
         self.last, self.next_power = (base, scale, power * self.sign), 1
         return True
 
@@ -156,10 +161,11 @@ class _Builder:
             return False
         base, scale, power = self.last
         sign = 1 if power > 0 else -1
-        self._add(base, scale, abs(power), sign * (exponent - 1))
+        self._add((base, scale, abs(power)), sign * (exponent - 1))
         self.last = None
         return True
 
-    def _add(self, base: str, scale: Fraction, power: int, exponent: int) -> None:
+    def _add(self, unit: tuple[str, Fraction, int], exponent: int) -> None:
+        base, scale, power = unit
         self.scale *= scale**exponent
         self.dimensions[base] = self.dimensions.get(base, 0) + power * exponent

@@ -32,8 +32,8 @@ _DEGREE = (("degree", 1),)
 def same_answer(gold: str, answer: str) -> bool:
     """Whether ``answer`` denotes what ``gold`` does. Neither is ever run as code.
 
-    The answer is read the usual way first, then with commas between three digits as separators, then with single letters
-    behind a number as units.
+    The answer is read the usual way first, then with commas between three digits as separators, then with single
+    letters behind a number as units.
 
     Raises:
         Unfamiliar: both are balanced, but at least one uses notation that is not read here.

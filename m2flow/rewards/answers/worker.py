@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that judges answers: ``python -m m2flow.rewards.answers.worker PARENT_PID TIMEOUT_S MEMORY_BYTES``.
 
-Two processes, in fact. The *keeper* imports everything once and forks a *judge*, which reads requests and writes verdicts
-and may be killed at any moment: by its own alarm, by its memory limit, by a crash in an interpreter that a hostile answer
-drove too deep. The keeper, which never sees an answer, then reports what happened and forks the next one, in milliseconds.
+Two processes, in fact. The *keeper* imports everything once and forks a *judge*, which reads requests, writes verdicts
+and may be killed at any moment: by its own alarm, by its memory limit, by a crash in an interpreter that a hostile
+answer drove too deep. The keeper, which never sees an answer, then reports what happened and forks the next one, in
+milliseconds.
 
-A request is two texts, each as a length (4 bytes, big-endian) and that much UTF-8; a reply is one byte (``pool.REPLIES``).
+A request is two texts, each as a length (4 bytes, big-endian) and that much UTF-8; a reply is one byte
+(``pool.REPLIES``).
 """
 
 import os
@@ -50,7 +52,7 @@ def _read_text(parent: int) -> str:
     return _read(size, parent).decode("utf-8", "replace")
 
 
-def serve(parent: int, timeout_s: float, memory_bytes: int) -> None:
+def serve(parent: int, *, timeout_s: float, memory_bytes: int) -> None:
     """Judge until the parent closes the pipe or dies."""
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -67,11 +69,11 @@ def serve(parent: int, timeout_s: float, memory_bytes: int) -> None:
         os.write(1, b"1" if right else b"0")
 
 
-def _run_judge(parent: int, timeout_s: float, memory_bytes: int) -> None:
+def _run_judge(parent: int, *, timeout_s: float, memory_bytes: int) -> None:
     """The forked process, from its first to its last statement: it must never return into the keeper's code."""
     code = 1
     try:
-        serve(parent, timeout_s, memory_bytes)
+        serve(parent, timeout_s=timeout_s, memory_bytes=memory_bytes)
         code = 0
     except MemoryError:
         code = _OUT_OF_MEMORY
@@ -86,14 +88,14 @@ def _reply(status: int) -> bytes | None:
     return {0: None, _OUT_OF_MEMORY: b"M"}.get(os.WEXITSTATUS(status), b"C")
 
 
-def keep(parent: int, timeout_s: float, memory_bytes: int) -> None:
+def keep(parent: int, *, timeout_s: float, memory_bytes: int) -> None:
     """Fork judges, one after another, until the parent has no more questions."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.write(1, b"R")
     while True:
         pid = os.fork()
         if pid == 0:
-            _run_judge(parent, timeout_s, memory_bytes)
+            _run_judge(parent, timeout_s=timeout_s, memory_bytes=memory_bytes)
         reply = _reply(os.waitpid(pid, 0)[1])
         if reply is None:
             return
@@ -101,4 +103,4 @@ def keep(parent: int, timeout_s: float, memory_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    keep(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))
+    keep(int(sys.argv[1]), timeout_s=float(sys.argv[2]), memory_bytes=int(sys.argv[3]))
