@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from m2flow.checkpoint import tensor_file, tree
+from m2flow.checkpoint import snapshots, tensor_file
 from m2flow.errors import CheckpointError
 
 FORMAT = 1
@@ -18,7 +18,7 @@ MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 _CHUNK_BYTES = 1 << 24
 
 
-def write(folder: Path, step: int, saved: tree.Snapshot) -> None:
+def write(folder: Path, step: int, *, saved: snapshots.Snapshot) -> None:
     """Fill ``folder``, which must not exist. When this returns, all of it is on the disk.
 
     Raises:
@@ -43,15 +43,16 @@ def read(folder: Path, step: int) -> Any:
     manifest = _read_manifest(folder / MANIFEST)
     if manifest["format"] != FORMAT:
         raise CheckpointError(
-            f"{folder} has format {manifest['format']}, this version of m2flow reads {FORMAT}: use the version that wrote it"
+            f"{folder} has format {manifest['format']}, this version of m2flow reads {FORMAT}: "
+            "use the version that wrote it"
         )
     if manifest["step"] != step:
         raise CheckpointError(f"{folder} holds step {manifest['step']}: give the folder its own name back")
     for name, expected in manifest["files"].items():
         _check_file(folder / name, expected)
     try:
-        saved = tree.Snapshot(json.loads((folder / STATE).read_bytes()), tensor_file.read(folder / TENSORS))
-        return tree.restore(saved)
+        saved = snapshots.Snapshot(json.loads((folder / STATE).read_bytes()), tensor_file.read(folder / TENSORS))
+        return snapshots.restore(saved)
     except (OSError, ValueError, KeyError) as error:
         raise _damaged(folder, f"cannot be read ({error})") from error
 

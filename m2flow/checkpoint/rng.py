@@ -35,8 +35,8 @@ def restore(state: Mapping[str, Any]) -> None:
         )
     if len(state["cuda"]) > torch.cuda.device_count():
         raise CheckpointError(
-            f"the checkpoint has random states of {len(state['cuda'])} CUDA devices, here are {torch.cuda.device_count()}: "
-            "resume on a machine with as many"
+            f"the checkpoint has random states of {len(state['cuda'])} CUDA devices, here are "
+            f"{torch.cuda.device_count()}: resume on a machine with as many"
         )
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])

@@ -12,7 +12,7 @@ from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Any
 
-from m2flow.checkpoint import record, tree
+from m2flow.checkpoint import record, snapshots
 from m2flow.errors import CheckpointError
 
 _COMPLETE = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
@@ -47,13 +47,13 @@ class Store:
         Checkpoints of later steps are deleted afterwards: the run went back, and they belong to what it left.
 
         Raises:
-            CheckpointError: the state holds something that cannot be saved (see ``tree``), or the checkpoint before
-                this one could not be written; the call may then be repeated.
+            CheckpointError: the state holds something that cannot be saved (see ``snapshots``), or the checkpoint
+                before this one could not be written; the call may then be repeated.
         """
         if step < 0:
             raise CheckpointError(f"got step {step}, expected 0 or more")
         self.wait()
-        self._pending = self._writer.submit(self._write, step, tree.snapshot(state))
+        self._pending = self._writer.submit(self._write, step, snapshots.snapshot(state))
 
     def wait(self) -> None:
         """Return when everything is on the disk.
@@ -106,21 +106,21 @@ class Store:
         found = [(match, path) for path in self.directory.iterdir() if (match := _COMPLETE.fullmatch(path.name))]
         return [(int(match[1]), int(match[2] or 1), path) for match, path in found]
 
-    def _write(self, step: int, saved: tree.Snapshot) -> None:
+    def _write(self, step: int, saved: snapshots.Snapshot) -> None:
         path = self.directory / f"step-{step:08d}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._sweep()
             if same := [number for other, number, _ in self._folders() if other == step]:
                 path = path.with_name(f"{path.name}.{max(same) + 1}")
-            self._publish(path, step, saved)
+            self._publish(path, step, saved=saved)
         except OSError as error:
             shutil.rmtree(_unfinished(path), ignore_errors=True)
-            raise _refusal(path, saved, error) from error
+            raise _refusal(path, error, saved=saved) from error
         self._retain(step)
 
-    def _publish(self, path: Path, step: int, saved: tree.Snapshot) -> None:
-        record.write(_unfinished(path), step, saved)
+    def _publish(self, path: Path, step: int, *, saved: snapshots.Snapshot) -> None:
+        record.write(_unfinished(path), step, saved=saved)
         os.rename(_unfinished(path), path)
         record.sync_folder(self.directory)
 
@@ -134,7 +134,8 @@ class Store:
                 shutil.rmtree(_unfinished(path))
             except OSError as error:
                 raise CheckpointError(
-                    f"step {step} is saved, but the old checkpoint {path} cannot be deleted: {error.strerror}; delete it"
+                    f"step {step} is saved, but the old checkpoint {path} cannot be deleted: {error.strerror}; "
+                    "delete it by hand"
                 ) from error
 
     def _sweep(self) -> None:
@@ -164,11 +165,11 @@ def _listed(complete: Mapping[int, Path]) -> str:
     return ", ".join(str(step) for step in sorted(complete)) or "none"
 
 
-def _refusal(path: Path, saved: tree.Snapshot, error: OSError) -> CheckpointError:
+def _refusal(path: Path, error: OSError, *, saved: snapshots.Snapshot) -> CheckpointError:
     size = sum(tensor.nbytes for tensor in saved.tensors.values()) / 1e6
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     reason = f"there is no room for its {size:.1f} MB" if full else str(error.strerror)
     return CheckpointError(
-        f"cannot write the checkpoint {path}: {reason} ({error}). Those before it are as they were: mend this and resume "
-        "from the newest with --resume auto"
+        f"cannot write the checkpoint {path}: {reason} ({error}). Those before it are as they were: mend this and "
+        "resume from the newest with --resume auto"
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that saves checkpoints is killed with signal 9: at random moments, and before each call to the file system.
 
-The file is also the program that is killed: it loads PyTorch once and forks, so that each process costs little. It reads
-lines ``DIRECTORY STEPS CALLS`` and answers with the number of a process that saves STEPS further steps there, then with
-each step that is on the disk, then with ``end`` and the exit status. With CALLS above 0 the process kills itself before
-that many-th call.
+The file is also the program that is killed: it loads PyTorch once and forks, so that each process costs little. It
+reads lines ``DIRECTORY STEPS CALLS`` and answers with the number of a process that saves STEPS further steps there,
+then with each step that is on the disk, then with ``end`` and the exit status. With CALLS above 0 the process kills
+itself before that many-th call.
 """
 
 import os
@@ -106,7 +106,7 @@ def _require_whole(directory: Path, at_least: int) -> int:
 
 
 def test_a_kill_before_any_call_leaves_whole_checkpoints_and_the_next_process_tidies_up(saver: Saver, tmp_path: Path):
-    killed = 0
+    killed, status = 0, KILLED
     for calls in range(1, 1000):
         directory = tmp_path / str(calls)
         # Three steps are there before: the fourth one is written, and the second one deleted.

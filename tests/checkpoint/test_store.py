@@ -100,9 +100,9 @@ def test_the_state_may_change_as_soon_as_save_returns(tmp_path: Path, monkeypatc
 def _hold_writes(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     may_write, write = threading.Event(), record.write
 
-    def held(*args: Any) -> None:
+    def held(*args: Any, **kwargs: Any) -> None:
         assert may_write.wait(30)
-        write(*args)
+        write(*args, **kwargs)
 
     monkeypatch.setattr(record, "write", held)
     return may_write
@@ -255,7 +255,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_of_the_next_call(tmp_path: Pat
 
 def test_leftovers_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path: Path):
     dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
     ).stdout
     for process in (int(dead), os.getppid(), os.getpid()):
         (tmp_path / f"step-00000005.tmp-{process}").mkdir()
@@ -293,7 +293,8 @@ def _entry(path: Path) -> dict[str, Any]:
 
 
 def test_a_checkpoint_outlives_the_process_that_forgot_to_wait(tmp_path: Path):
-    code = "import sys, pathlib; from m2flow.checkpoint.store import Store; Store(pathlib.Path(sys.argv[1]), 1).save(1, {'a': 2**70})"
+    code = "import sys, pathlib; from m2flow.checkpoint.store import Store; Store(pathlib.Path(sys.argv[1]), 1)"
+    code += ".save(1, {'a': 2**70})"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert Store(tmp_path, keep=1).load(None) == {"a": 2**70}
 

@@ -86,14 +86,14 @@ class _Encoder:
             raise _refusal(
                 path,
                 f"a {type(value).__module__}.{type(value).__qualname__}",
-                "give numbers, text, lists, tuples, dicts, tensors or arrays",
+                advice="give numbers, text, lists, tuples, dicts, tensors or arrays",
             )
         return encode(value, path)
 
     def _mapping(self, value: Mapping[Any, Any], path: str) -> Any:
         for key in value:
             if type(key) is not str:
-                raise _refusal(path, f"a mapping with the key {key!r} ({type(key).__name__})", "let keys be str")
+                raise _refusal(path, f"a mapping with the key {key!r} ({type(key).__name__})", advice="let keys be str")
         encoded = {key: self.encode(item, f"{path}/{_escape(key)}") for key, item in value.items()}
         # A key that looks like one of our own marks: store the mapping as pairs.
         return {"$dict": list(encoded.items())} if any(key.startswith("$") for key in encoded) else encoded
@@ -104,7 +104,7 @@ class _Encoder:
     def _tensor(self, value: Tensor, path: str) -> str:
         if value.layout != torch.strided or value.dtype not in _TORCH_DTYPES or value.is_meta:
             what = f"a tensor of layout {value.layout}, type {value.dtype}, device {value.device}"
-            raise _refusal(path, what, "give a dense one that has data, of a type that safetensors knows")
+            raise _refusal(path, what, advice="give a dense one that has data, of a type that safetensors knows")
         value = value.detach()
         key = (
             value.data_ptr(),
@@ -128,7 +128,9 @@ class _Encoder:
             return self._stored[key]
         native = value.dtype.newbyteorder("=")
         if native not in ARRAY_DTYPES:
-            raise _refusal(path, f"an array of {value.dtype}", f"give one of {', '.join(map(str, ARRAY_DTYPES))}")
+            raise _refusal(
+                path, f"an array of {value.dtype}", advice=f"give one of {', '.join(map(str, ARRAY_DTYPES))}"
+            )
         self._stored[key] = path
         self.tensors[path] = torch.from_numpy(np.array(value, dtype=native, order="C", copy=True))
         return path
@@ -152,7 +154,7 @@ def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _refusal(path: str, got: str, advice: str) -> CheckpointError:
+def _refusal(path: str, got: str, *, advice: str) -> CheckpointError:
     return CheckpointError(f"the state at {path or '/'} is {got}, which a checkpoint cannot hold: {advice}")
 
 

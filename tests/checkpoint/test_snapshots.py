@@ -11,14 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2flow.checkpoint import tree
+from m2flow.checkpoint import snapshots
 from m2flow.checkpoint.tensor_file import DTYPES
 from m2flow.errors import CheckpointError
 
 
 def _round_trip(value: Any) -> Any:
-    saved = tree.snapshot({"value": value})
-    return tree.restore(tree.Snapshot(json.loads(json.dumps(saved.tree, allow_nan=False)), saved.tensors))["value"]
+    saved = snapshots.snapshot({"value": value})
+    through_json = json.loads(json.dumps(saved.tree, allow_nan=False))
+    return snapshots.restore(snapshots.Snapshot(through_json, saved.tensors))["value"]
 
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.text(), st.integers(), st.floats())
@@ -42,7 +43,7 @@ def test_plain_values_come_back_with_their_types_and_every_digit(value: Any):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.0, 5e-324, 0.1, 1.7976931348623157e308])
-def test_floats_are_exact(value: float):
+def test_floats_keep_every_digit(value: float):
     assert repr(_round_trip(value)) == repr(value)
 
 
@@ -60,7 +61,7 @@ def test_tensors_of_every_type_and_shape_come_back(dtype: torch.dtype, shape: tu
     assert torch.equal(back.reshape(-1).view(torch.uint8), value.reshape(-1).view(torch.uint8))
 
 
-@pytest.mark.parametrize("dtype", [d.str for d in tree.ARRAY_DTYPES])
+@pytest.mark.parametrize("dtype", [d.str for d in snapshots.ARRAY_DTYPES])
 @pytest.mark.parametrize("shape", [(), (0, 2), (2, 3)], ids=str)
 def test_arrays_of_every_type_and_shape_come_back(dtype: str, shape: tuple[int, ...]):
     value = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
@@ -92,27 +93,29 @@ def test_a_nan_keeps_its_bits():
 
 def test_tied_weights_are_stored_once_and_come_back_tied():
     weight = torch.nn.Parameter(torch.randn(3, 2))
-    saved = tree.snapshot({"embed": weight, "head": weight, "transposed": weight.t(), "copy": weight.detach().clone()})
+    saved = snapshots.snapshot(
+        {"embed": weight, "head": weight, "transposed": weight.t(), "copy": weight.detach().clone()}
+    )
     assert sorted(saved.tensors) == ["/copy", "/embed", "/transposed"]
-    back = tree.restore(saved)
+    back = snapshots.restore(saved)
     assert back["embed"] is back["head"] and torch.equal(back["transposed"], weight.t())
     assert type(back["embed"]) is torch.Tensor and not back["embed"].requires_grad
 
 
 def test_a_tensor_and_its_conjugate_are_two():
     value = torch.tensor([1 + 2j])
-    back = tree.restore(tree.snapshot({"a": value, "b": value.conj()}))
+    back = snapshots.restore(snapshots.snapshot({"a": value, "b": value.conj()}))
     assert back["a"].item() == 1 + 2j and back["b"].item() == 1 - 2j
 
 
 def test_a_snapshot_does_not_change_with_what_it_was_taken_of():
     state: dict[str, Any] = {"tensor": torch.zeros(3), "array": np.zeros(3), "list": [0], "dict": {"a": 0}}
-    saved = tree.snapshot(state)
+    saved = snapshots.snapshot(state)
     state["tensor"] += 1
     state["array"] += 1
     state["list"].append(1)
     state["dict"]["a"] = 1
-    back = tree.restore(saved)
+    back = snapshots.restore(saved)
     assert back["tensor"].sum() == 0 and back["array"].sum() == 0 and back["list"] == [0] and back["dict"] == {"a": 0}
 
 
@@ -150,10 +153,10 @@ _Point = namedtuple("_Point", "x y")
 )
 def test_what_cannot_be_saved_is_refused_with_its_path(value: Any, named: str):
     with pytest.raises(CheckpointError) as error:
-        tree.snapshot({"roles": {"a/b": [0, value]}})
+        snapshots.snapshot({"roles": {"a/b": [0, value]}})
     assert "/roles/a~1b/1 " in str(error.value) and named in str(error.value)
 
 
 def test_a_part_of_a_newer_version_is_refused():
     with pytest.raises(CheckpointError, match="kind 'deque', which this version does not know"):
-        tree.restore(tree.Snapshot({"a": {"$deque": []}}))
+        snapshots.restore(snapshots.Snapshot({"a": {"$deque": []}}))
