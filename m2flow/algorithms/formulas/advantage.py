@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advantages without a critic."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from m2flow.algorithms.formulas.masked import zeroed
+
+Singleton = Literal["zero", "score"]
+"""What a group of one gets: 0, or its score as it is."""
+
+
+def _centred(
+    scores: Float[Tensor, "S"], group_ids: Int[Tensor, "S"]
+) -> tuple[Float[Tensor, "S"], Int[Tensor, "S"], Int[Tensor, "S"]]:
+    """Scores less their group's mean, each sample's group and its size; exactly 0 where a group's scores are equal."""
+    _, group = torch.unique(group_ids, return_inverse=True)
+    sizes = torch.bincount(group)
+    lowest = scores.new_full((len(sizes),), torch.inf).scatter_reduce(0, group, scores, "amin")
+    shifted = scores - lowest[group]
+    means = scores.new_zeros(len(sizes)).index_add(0, group, shifted) / sizes
+    return shifted - means[group], group, sizes[group]
+
+
+def group_relative(
+    scores: Float[Tensor, "S"],
+    group_ids: Int[Tensor, "S"],
+    *,
+    eps: float | None = 1e-6,
+    singleton: Singleton = "zero",
+) -> Float[Tensor, "S"]:
+    """(score - group mean) / (unbiased group deviation + ``eps``); no division where ``eps`` is None."""
+    centred, group, sizes = _centred(scores, group_ids)
+    centred = torch.where(sizes == 1, scores if singleton == "score" else torch.zeros_like(scores), centred)
+    if eps is None:
+        return centred
+    squares = torch.zeros_like(scores).index_add(0, group, centred.square())
+    deviations = torch.where(sizes == 1, 1.0, (squares[group] / (sizes - 1).clamp(min=1)).sqrt())
+    return centred / (deviations + eps)
+
+
+def rloo(
+    scores: Float[Tensor, "S"], group_ids: Int[Tensor, "S"], *, singleton: Singleton = "zero"
+) -> Float[Tensor, "S"]:
+    """Score less the mean of the group's other scores."""
+    centred, _, sizes = _centred(scores, group_ids)
+    alone = scores if singleton == "score" else torch.zeros_like(scores)
+    return torch.where(sizes == 1, alone, centred * sizes / (sizes - 1).clamp(min=1))
+
+
+def whiten(x: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], *, eps: float = 1e-8) -> Float[Tensor, "S T"]:
+    """(x - mean) / sqrt(unbiased variance + ``eps``) over all counted positions."""
+    count = mask.sum().clamp(min=1)
+    centred = zeroed(zeroed(x, mask) - zeroed(x, mask).sum() / count, mask)
+    variance = centred.square().sum() / (count - 1).clamp(min=1)
+    return centred * torch.rsqrt(variance + eps)
+
+
+def return_to_go(
+    rewards: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], *, gamma: float = 1.0
+) -> Float[Tensor, "S T"]:
+    """Discounted sum of this and later rewards; masked positions are skipped without discount."""
+    rewards, running = zeroed(rewards, mask), rewards.new_zeros(len(rewards))
+    returns = torch.zeros_like(rewards)
+    for t in reversed(range(rewards.shape[1])):
+        running = torch.where(mask[:, t], rewards[:, t] + gamma * running, running)
+        returns[:, t] = running
+    return zeroed(returns, mask)
