@@ -40,7 +40,9 @@ def main(config: Config) -> None:
     with mf.Run(config) as run:
         rollout = run.role(mf.Rollout(policy, engine=config.engine, sampling=config.sampling))
         reward = run.role(mf.MathReward())
-        learner = run.role(mf.Learner(policy, algorithm=config.algorithm, trainer=config.trainer, sampling=config.sampling))
+        learner = run.role(
+            mf.Learner(policy, algorithm=config.algorithm, trainer=config.trainer, sampling=config.sampling)
+        )
         held_out = mf.MathPrompts(config.held_out).take(256)
 
         for prompts in run.iterations(mf.MathPrompts(config.data), config.prompts_per_iteration):

@@ -8,19 +8,25 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(name="m2flow", help="Reinforcement learning: you write the flow, the system runs it.", no_args_is_help=True)
+app = typer.Typer(
+    name="m2flow", help="Reinforcement learning: you write the flow, the system runs it.", no_args_is_help=True
+)
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Options after the script are the script's own, its --help too."""
 
 
 @app.command(context_settings=PASSED_ON)
-def train(context: typer.Context, script: Annotated[Path, typer.Argument(help="The script, then its options.")]) -> None:
+def train(
+    context: typer.Context, script: Annotated[Path, typer.Argument(help="The script, then its options.")]
+) -> None:
     """Run a training script."""
     _run(script, context.args)
 
 
 @app.command(context_settings=PASSED_ON)
-def check(context: typer.Context, script: Annotated[Path, typer.Argument(help="The script, then its options.")]) -> None:
+def check(
+    context: typer.Context, script: Annotated[Path, typer.Argument(help="The script, then its options.")]
+) -> None:
     """Report every mistake in a script's options; nothing is loaded."""
     _run(script, [*context.args, "--check"])
 

@@ -108,7 +108,12 @@ class Prompts:
 
     def state(self) -> dict[str, Any]:
         """The position, and which data set it is in."""
-        return {"epoch": self.epoch, "position": self.position, "num_prompts": len(self), "fingerprint": self.fingerprint}
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "num_prompts": len(self),
+            "fingerprint": self.fingerprint,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go to a position that ``state`` gave.

@@ -53,7 +53,9 @@ class RowsConfig(Config):
 
 def column_problem(present: Sequence[str], config: RowsConfig) -> str | None:
     """What is wrong with the columns that there are, in words."""
-    missing = [f"no column '{name}': {nearest(name, present)}" for name in config.required_columns() if name not in present]
+    missing = [
+        f"no column '{name}': {nearest(name, present)}" for name in config.required_columns() if name not in present
+    ]
     if missing:
         hint = ["set answer_column to none if there are no gold answers"] * (config.answer_column not in present)
         return "; ".join([*missing, *(hint if config.answer_column else [])])

@@ -48,11 +48,15 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / ".lock", "a", encoding="utf-8")
         except OSError as error:
-            raise FlowError(f"cannot write the run's folder {self.path}: {error.strerror}; choose another --run-dir") from error
+            raise FlowError(
+                f"cannot write the run's folder {self.path}: {error.strerror}; choose another --run-dir"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FlowError(f"another process is running in {self.path}; wait for it or choose another --run-dir") from None
+            raise FlowError(
+                f"another process is running in {self.path}; wait for it or choose another --run-dir"
+            ) from None
 
     def close(self) -> None:
         """Let go of it."""
@@ -77,7 +81,9 @@ class RunFolder:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise CheckpointError(f"{self.path} holds no run: config.json is missing; give a folder that training made") from None
+            raise CheckpointError(
+                f"{self.path} holds no run: config.json is missing; give a folder that training made"
+            ) from None
         except ValueError as error:
             raise CheckpointError(f"{path} is damaged ({error}); restore it or start a new run") from None
 
@@ -104,4 +110,6 @@ class RunFolder:
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {prefix: tree}
-    return {key: value for name, sub in tree.items() for key, value in _flat(sub, f"{prefix}.{name}".lstrip(".")).items()}
+    return {
+        key: value for name, sub in tree.items() for key, value in _flat(sub, f"{prefix}.{name}".lstrip(".")).items()
+    }

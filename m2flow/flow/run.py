@@ -104,7 +104,9 @@ class Run:
         self._store = Store(self.path / "checkpoints", keep=self.config.checkpoint.keep)
         begun = (self.path / "config.json").exists()
         if begun and self.config.resume == "never":
-            raise ConfigError(f"{self.path} already holds a run: resume it with --resume auto, or give another --run-dir")
+            raise ConfigError(
+                f"{self.path} already holds a run: resume it with --resume auto, or give another --run-dir"
+            )
         if begun:
             self.folder.require_same(self.config)
         self.folder.write_config(self.config)
@@ -175,7 +177,9 @@ class Run:
     def _draw(self, source: Source[Any] | None, size: int) -> Stream[Any]:
         if source is None:
             return Stream((), origin="run.iterations")
-        return Stream(source.take(size), origin="run.iterations", refill=lambda num_items: self._draw(source, num_items))
+        return Stream(
+            source.take(size), origin="run.iterations", refill=lambda num_items: self._draw(source, num_items)
+        )
 
     def _resume(self, source: Source[Any] | None, store: Store) -> None:
         if self.config.resume != "auto" or not store.steps():
@@ -222,7 +226,9 @@ class Run:
             if not isinstance(value, int | float | np.number):
                 raise FlowError(f"metric '{name}' is {value!r}, expected a number")
             if name in self._metrics:
-                raise FlowError(f"metric '{name}' was logged twice in iteration {self.iteration}: log one under another name")
+                raise FlowError(
+                    f"metric '{name}' was logged twice in iteration {self.iteration}: log one under another name"
+                )
             self._metrics[name] = float(value)
 
 

@@ -38,7 +38,9 @@ class Stream(Generic[T]):
             FlowError: there is not exactly one.
         """
         if len(self._items) != 1:
-            raise FlowError(f"{self.origin} made {len(self._items)} items, expected one: iterate over the stream instead")
+            raise FlowError(
+                f"{self.origin} made {len(self._items)} items, expected one: iterate over the stream instead"
+            )
         return self._items[0]
 
     def more(self, num_items: int) -> "Stream[T]":

@@ -12,7 +12,9 @@ from m2flow.errors import EngineError
 from m2flow.policies.llm import Llm
 from m2flow.trainers.packing.texts import token_logprobs
 
-PROMPTS = [Prompt(id=f"p{i}", text=f"{a}+{b}=") for i, (a, b) in enumerate([(3, 4), (12, 30), (99, 1), (45, 45), (7, 88)])]
+PROMPTS = [
+    Prompt(id=f"p{i}", text=f"{a}+{b}=") for i, (a, b) in enumerate([(3, 4), (12, 30), (99, 1), (45, 45), (7, 88)])
+]
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,9 @@ class Jsonl(Source):
         try:
             return prompt_of(_parse(line), self.config, default_id=place)
         except (ValueError, KeyError) as error:
-            raise DataError(f"{path} changed while it was in use, line {number}: {error}; start the run again") from error
+            raise DataError(
+                f"{path} changed while it was in use, line {number}: {error}; start the run again"
+            ) from error
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, int, bytes]]:

@@ -31,9 +31,7 @@ def uniforms(*, seed: int, iteration: int, prompt_id: str, index: int, number: i
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(number)
 
 
-def draw(
-    logits: Float[Tensor, "rows vocabulary"], uniform: Float[Tensor, "rows"], sampling: SamplingConfig
-) -> Drawn:
+def draw(logits: Float[Tensor, "rows vocabulary"], uniform: Float[Tensor, "rows"], sampling: SamplingConfig) -> Drawn:
     """Draw by inverting the cumulative distribution in the vocabulary's order; at temperature 0 the most likely token.
 
     Args:
@@ -57,9 +55,7 @@ def _pick(logprobs: Tensor, tokens: Tensor) -> Tensor:
     return logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
-def filtered(
-    logprobs: Float[Tensor, "rows vocabulary"], sampling: SamplingConfig
-) -> Float[Tensor, "rows vocabulary"]:
+def filtered(logprobs: Float[Tensor, "rows vocabulary"], sampling: SamplingConfig) -> Float[Tensor, "rows vocabulary"]:
     """Log-probs after temperature, top-k and top-p, in this order, each renormalised; -inf where excluded."""
     out = logprobs
     if sampling.temperature != 1:
