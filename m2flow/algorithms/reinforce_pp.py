@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""REINFORCE++: returns whitened over the whole batch, with or without a group baseline."""
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from m2flow.algorithms.base import Batch
+from m2flow.algorithms.formulas.advantage import group_relative, return_to_go, whiten
+from m2flow.algorithms.formulas.masked import on_last, spread, zeroed
+from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
+
+
+class ReinforcePp(PolicyGradient):
+    """REINFORCE++."""
+
+    class Config(PolicyGradientConfig):
+        """Options of REINFORCE++."""
+
+        gamma: float = Field(default=1.0, ge=0, le=1)
+        """Discount of a token; not used with the baseline."""
+        baseline: bool = Field(default=False)
+        """Whether scores are centred within groups first; a group of one keeps its score."""
+
+    def advantages(self, batch: Batch) -> Batch:
+        """Whitened returns of each position."""
+        if self.config.baseline:
+            centred = group_relative(self.scores(batch), batch.group_ids, eps=None, singleton="score")
+            found = spread(centred, batch.mask)
+        else:
+            dense = 0.0 if batch.token_rewards is None else zeroed(batch.token_rewards, batch.mask)
+            found = return_to_go(on_last(batch.rewards, batch.mask) + dense, batch.mask, gamma=self.config.gamma)
+        return self.weighted(replace(batch, advantages=whiten(found, batch.mask)))
