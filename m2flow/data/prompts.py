@@ -102,7 +102,7 @@ class Prompts:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Differs where the prompts or their order do."""
+        """Differs where what is asked does, or its order."""
         order = f"{self.source.name} {self.config.shuffle} {self.config.seed} ".encode()
         return sha256(order + self._rows.tobytes() + self.source.hashes[self._rows].tobytes()).hexdigest()
 
