@@ -13,7 +13,7 @@ import inspect
 import pkgutil
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, PlainSerializer
 
@@ -61,7 +61,7 @@ class Plugin:
 def _require_no_name(cls: type[Plugin], config: type[Config]) -> None:
     if "name" in config.model_fields:
         raise ConfigError(
-            f"{cls.__qualname__}.Config has a field 'name', which is where the plug-in's id stands: call it something else"
+            f"{cls.__qualname__}.Config has a field 'name', where the plug-in's id stands: call it something else"
         )
 
 
@@ -211,6 +211,12 @@ class Choice(Variant):
             return None
 
 
-AlgorithmConfig = Choice["algorithms"]
-EngineConfig = Choice["engines"]
-TrainerConfig = Choice["trainers"]
+if TYPE_CHECKING:
+    # To a type checker a choice is anything that names a plug-in: an id, an id with options, or its Config.
+    AlgorithmConfig = EngineConfig = LoggerConfig = SourceConfig = TrainerConfig = Any
+else:
+    AlgorithmConfig = Choice["algorithms"]
+    EngineConfig = Choice["engines"]
+    LoggerConfig = Choice["loggers"]
+    SourceConfig = Choice["sources"]
+    TrainerConfig = Choice["trainers"]

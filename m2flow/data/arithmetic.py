@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 
 MULTIPLIER = 2654435761
-"""2**32 divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, section 6.4): a spreading hash."""
+"""2**32 divided by the golden ratio: it spreads numbers (Knuth, The Art of Computer Programming, section 6.4)."""
 HELD_OUT_FRACTION = 0.1
 
 

@@ -14,23 +14,23 @@ from m2flow.config import Config
 from m2flow.data.samples import Prompt
 from m2flow.data.shuffle import permutation
 from m2flow.errors import CheckpointError, DataError
-from m2flow.registry import Choice, build
+from m2flow.registry import SourceConfig, build
 
 
 class PromptsConfig(Config):
     """Which prompts, and in which order."""
 
-    source: Choice["sources"] = "addition"  # type: ignore[valid-type]
+    source: SourceConfig = "addition"
     """Where they come from."""
     split: Literal["train", "held_out", "all"] = "train"
     """held_out: a fixed part that train leaves out, chosen by a hash of what is asked; all: no such cut."""
-    held_out_fraction: float = Field(0.1, gt=0, le=0.5)
+    held_out_fraction: float = Field(default=0.1, gt=0, le=0.5)
     """Size of the held-out part; it must be the same for both parts, lest they overlap."""
-    max_prompts: int | None = Field(None, ge=1)
+    max_prompts: int | None = Field(default=None, ge=1)
     """Only the first so many of the split, in the source's order."""
     shuffle: bool = True
     """A new order in each epoch; otherwise always the source's."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Other seeds, other orders."""
 
 
@@ -74,8 +74,8 @@ class Prompts:
     def take(self, num_prompts: int) -> list[Prompt]:
         """The next prompts; the next epoch begins where one ends.
 
-        A prompt that comes twice in one call has its second id marked with its epoch (``id@3``), so that the ids of what is
-        sampled together differ.
+        A prompt that comes twice in one call has its second id marked with its epoch (``id@3``), so that the ids of
+        what is sampled together differ.
         """
         if num_prompts < 0:
             raise DataError(f"cannot take {num_prompts} prompts: expected 0 or more")

@@ -19,11 +19,11 @@ class Addition(Source):
     class Config(config.Config):
         """Which problems, and how they are put."""
 
-        digits: int = Field(2, ge=1, le=3)
+        digits: int = Field(default=2, ge=1, le=3)
         """Digits of each term, at most."""
         full_width: bool = False
         """Only terms with exactly that many digits."""
-        shots: int = Field(0, ge=0, le=64)
+        shots: int = Field(default=0, ge=0, le=64)
         """Worked examples before the problem: the same ones for all, and never asked themselves."""
         chat: bool = False
         """Ask in a chat message instead of raw text."""

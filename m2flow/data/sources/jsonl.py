@@ -17,8 +17,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Jsonl(Source):
-    """A ``.jsonl`` file or a folder of them. Only the lines' places are kept in memory; a line is read when its turn comes.
+    """A ``.jsonl`` file or a folder of them.
 
+    Only the lines' places are kept in memory; a line is read when its turn comes.
     Every line counts: an empty or damaged one is an error, not a gap. Empty lines at a file's end are none.
     """
 

@@ -19,8 +19,8 @@ from m2flow.errors import DataError
 class ReasoningGym(Source):
     """One of its tasks. Rewards get ``answer`` (which may be null) and ``entry``, the whole problem.
 
-    A task judges answers itself, often more kindly than equality does: ``reasoning_gym.get_score_answer_fn(task)`` takes
-    an answer and the entry.
+    A task judges answers itself, often more kindly than equality does: ``reasoning_gym.get_score_answer_fn(task)``
+    takes an answer and the entry.
     """
 
     class Config(config.Config):
@@ -30,11 +30,11 @@ class ReasoningGym(Source):
 
         task: str
         """Its name: chain_sum, countdown, knights_knaves, ..."""
-        size: int = Field(1000, ge=1)
+        size: int = Field(default=1000, ge=1)
         """How many problems are generated."""
-        seed: int = Field(0, ge=0)
+        seed: int = Field(default=0, ge=0)
         """Other seeds, other problems."""
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = Field(default_factory=dict)
         """The task's own options, as JSON: {"min_terms": 2, "max_terms": 3}."""
         chat: bool = False
         """Ask in a chat message instead of raw text."""
