@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -117,7 +116,8 @@ class Algorithm(Plugin, ABC):
 
     @abstractmethod
     def advantages(self, batch: Batch) -> Batch:
-        """``batch`` with ``advantages`` (zero where masked), and ``returns``, ``weights``, ``mask`` where they change."""
+        """``batch`` with ``advantages`` (zero where masked), and ``returns``, ``weights``, ``mask`` where they
+        change."""
 
     @abstractmethod
     def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:

@@ -24,6 +24,4 @@ class Grpo(PolicyGradient):
     def sample_advantages(self, batch: Batch) -> Float[Tensor, "S"]:
         """Scores, centred and scaled within groups."""
         options = self.config
-        return group_relative(
-            self.scores(batch), batch.group_ids, eps=options.std_eps, singleton=options.singleton
-        )
+        return group_relative(self.scores(batch), batch.group_ids, eps=options.std_eps, singleton=options.singleton)

@@ -50,7 +50,7 @@ class Ppo(PolicyGradient):
 
     def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:
         """The clipped surrogate and the critic's loss."""
-        values, old, returns = (zeroed(x, batch.mask) for x in (outputs.values, batch.values, batch.returns))
+        values, old, returns = (zeroed(_required(x), batch.mask) for x in (outputs.values, batch.values, batch.returns))
         errors = value_loss(values, old, returns=returns, clip=self.config.value_clip)
         value = aggregate(errors, batch.mask, totals=totals, mode=self.config.aggregation)
         return replace(super().loss(batch, outputs, totals), value=self.config.value_coef * value)

@@ -18,7 +18,11 @@ def gae(
 ) -> tuple[Float[Tensor, "S T"], Float[Tensor, "S T"]]:
     """Advantages and returns; masked positions are skipped without discount, and nothing follows the last one."""
     rewards, values = zeroed(rewards, mask), zeroed(values, mask)
-    advantages, running, following = torch.zeros_like(values), values.new_zeros(len(values)), values.new_zeros(len(values))
+    advantages, running, following = (
+        torch.zeros_like(values),
+        values.new_zeros(len(values)),
+        values.new_zeros(len(values)),
+    )
     for t in reversed(range(values.shape[1])):
         error = rewards[:, t] + gamma * following - values[:, t]
         running = torch.where(mask[:, t], error + gamma * lam * running, running)
