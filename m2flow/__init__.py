@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """m2flow: write the training flow as a script; the system runs it.
 
-Everything a script needs is a name of this module, loaded when it is first used, so that ``import m2flow`` costs nothing.
+Everything a script needs is a name of this module, loaded when it is first used, so that ``import m2flow`` costs
+nothing.
 """
 
 import importlib

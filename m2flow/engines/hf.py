@@ -75,8 +75,8 @@ class Hf(Engine):
         ids = self.policy.encode(prompt)
         if len(ids) + sampling.max_new_tokens > self.policy.max_context:
             raise EngineError(
-                f"prompt '{prompt.id}' has {len(ids)} tokens; with max_new_tokens {sampling.max_new_tokens} that is more "
-                f"than the model's context of {self.policy.max_context}: shorten the prompt or the response"
+                f"prompt '{prompt.id}' has {len(ids)} tokens; with max_new_tokens {sampling.max_new_tokens} that is "
+                f"more than the model's context of {self.policy.max_context}: shorten the prompt or the response"
             )
         return Pending(prompt=prompt, prompt_ids=ids, num_samples=num_samples, num_waiting=num_samples)
 
@@ -93,7 +93,8 @@ class _Batch:
         self.version = engine.version or 0
 
     def step(self, waiting: deque[Pending]) -> list[Group]:
-        """One token for every active sample, then the first tokens of new ones; returns the groups that this finishes."""
+        """One token for every active sample, then the first tokens of new ones; returns the groups that this
+        finishes."""
         finished = self._decode() if self.active else []
         if waiting and len(self.active) < self.cache.num_rows:
             finished += self._admit(waiting)

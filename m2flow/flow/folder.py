@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from m2flow.errors import CheckpointError, ConfigError, FlowError
 
@@ -36,7 +36,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: IO[str] | None = None
+        self._lock: int | None = None
 
     def open(self) -> None:
         """Create and lock it.
@@ -46,7 +46,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / ".lock", "a", encoding="utf-8")
+            self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise FlowError(
                 f"cannot write the run's folder {self.path}: {error.strerror}; choose another --run-dir"
@@ -61,7 +61,7 @@ class RunFolder:
     def close(self) -> None:
         """Let go of it."""
         if self._lock is not None:
-            self._lock.close()
+            os.close(self._lock)
             self._lock = None
 
     def write_config(self, config: Any) -> None:

@@ -30,18 +30,18 @@ T = TypeVar("T", covariant=True)
 class CheckpointConfig(Config):
     """When the run's state is saved."""
 
-    every: int = Field(20, ge=0)
+    every: int = Field(default=20, ge=0)
     """Iterations between two checkpoints; 0 saves only at the end."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
     """How many of the newest checkpoints stay on disk."""
 
 
 class RunConfig(Config):
     """Settings that every run has; a script's Config adds its own."""
 
-    iterations: int = Field(100, ge=1)
+    iterations: int = Field(default=100, ge=1)
     """How many iterations to run in all, those before a resume included."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seeds sampling, data order and initialisation."""
     run_dir: Path | None = None
     """Folder of the run; left out, runs/<script>-<number>."""
@@ -135,7 +135,8 @@ class Run:
     def role(self, target: R, name: str | None = None) -> R:
         """Register a part of the flow; calls on the result are issued by the run and return streams.
 
-        Any object serves. Its methods ``state`` and ``load_state``, where it has them, make it part of checkpoints, and an
+        Any object serves. Its methods ``state`` and ``load_state``, where it has them, make it part of checkpoints,
+        and an
         attribute ``context`` is set before each call. ``name`` is its class's, in lower case, unless given.
 
         Raises:

@@ -162,7 +162,8 @@ def axes(frame: Frame, marks: Sequence[float]) -> Iterator[str]:
     for mark in marks:
         y = frame.at_y(mark)
         yield f'<line class="grid" x1="{frame.left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{frame.left - 6}" y="{y + 3.2:.1f}" text-anchor="end">{tick_text(mark, marks[1] - marks[0])}</text>'
+        text = tick_text(mark, marks[1] - marks[0])
+        yield f'<text x="{frame.left - 6}" y="{y + 3.2:.1f}" text-anchor="end">{text}</text>'
     for mark in iteration_ticks(*frame.x, target=frame.width // 90):
         x = frame.at_x(mark)
         yield f'<text x="{x:.1f}" y="{frame.height - 5}" text-anchor="middle">{mark:,}</text>'
@@ -267,7 +268,8 @@ def _column(
         top, bottom = frame.at_y(below + seconds), frame.at_y(below)
         below += seconds
         if bottom - top > 0.05:
-            yield f'<rect class="fill s{index}" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bottom - top:.1f}"/>'
+            size = f'width="{width:.1f}" height="{bottom - top:.1f}"'
+            yield f'<rect class="fill s{index}" x="{x:.1f}" y="{top:.1f}" {size}/>'
 
 
 def spark(values: Sequence[float], *, width: int = 120, height: int = 30) -> str:

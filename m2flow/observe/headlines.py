@@ -15,7 +15,8 @@ class Headline:
     names: tuple[str, ...]
 
     def key(self, logged: Sequence[str]) -> str | None:
-        """The metric to show; ``None`` where no name was logged. A name that ends in ``/`` stands for its whole group."""
+        """The metric to show; ``None`` where no name was logged. A name that ends in ``/`` stands for its whole
+        group."""
         for name in self.names:
             for metric in logged:
                 if metric == name or (name.endswith("/") and metric.startswith(name)):
@@ -39,7 +40,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def figure(value: float | None, digits: int = 3) -> str:
-    """A number in about ``digits`` significant digits, with separators where it is large; a dash where there is none."""
+    """A number in about ``digits`` significant digits, with separators where it is large; a dash where there is
+    none."""
     if value is None:
         return "–"
     if not math.isfinite(value):

@@ -8,7 +8,7 @@ above it; a ``breakpoint()`` puts it away first.
 import io
 import logging
 import os
-import pdb  # noqa: T100 - a breakpoint of the user's, with the display out of its way
+import pdb
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,8 @@ WIPE = "\r\x1b[2K" + "\x1b[1A\x1b[2K" * (HEIGHT - 1)
 
 
 class Above(io.TextIOBase):
-    """Stands in for standard output or error: whole lines go above the display, the rest of a line waits for its end."""
+    """Stands in for standard output or error: whole lines go above the display, the rest of a line waits for its
+    end."""
 
     def __init__(self, stream: TextIO, console: Console) -> None:
         self._stream = stream

@@ -18,7 +18,8 @@ MAX_CELLS = 240
 
 
 def sample_table(iteration: int, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A table of ``rows``, each with prompt, completion, reward, and the parts of the reward where there are several."""
+    """A table of ``rows``, each with prompt, completion, reward, and the parts of the reward where there are
+    several."""
     parts = _parts(rows)
     table = Table(
         title=f"samples of iteration {iteration + 1}", box=box.SIMPLE_HEAD, title_justify="left", expand=False

@@ -82,7 +82,8 @@ class Spans:
     def take(self, iteration: int) -> dict[str, float]:
         """Seconds per path of the spans that ended since the last call; they now belong to ``iteration``.
 
-        Threads go on adding spans meanwhile. The iteration itself is ``iteration``, its stages stand by their own names.
+        Threads go on adding spans meanwhile. The iteration itself is ``iteration``, its stages stand by their own
+        names.
         """
         totals: dict[str, float] = {}
         while self.done:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime of one process: calls happen one after another, here.
 
-Breakpoints, ``print`` and tracebacks work as in any script, because nothing stands between the loop and a role's method.
+Breakpoints, ``print`` and tracebacks work as in any script, because nothing stands between the loop and a role's
+method.
 """
 
 import inspect

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine of this process, on the model that ships in the package."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -32,7 +34,7 @@ def generate(policy, prompts, *, samples=3, seed=0, iteration=0, sampling=None, 
 def test_greedy_equals_the_generation_of_transformers(policy):
     from transformers import AutoModelForCausalLM
 
-    peer = AutoModelForCausalLM.from_pretrained(policy.folder, dtype=torch.float32, attn_implementation="eager")
+    peer: Any = AutoModelForCausalLM.from_pretrained(policy.folder, dtype=torch.float32, attn_implementation="eager")
     groups = generate(policy, PROMPTS, samples=1, sampling=SamplingConfig(max_new_tokens=6, temperature=0))
     for prompt in PROMPTS:
         ids = torch.from_numpy(policy.encode(prompt))[None]
@@ -86,7 +88,7 @@ def test_weights_that_moved_on_are_an_error_until_they_are_taken_over(policy):
     list(engine.generate(PROMPTS[:1], **given))
     policy.version += 1
     try:
-        with pytest.raises(EngineError, match="call rollout.load_weights"):
+        with pytest.raises(EngineError, match=r"call rollout.load_weights"):
             list(engine.generate(PROMPTS[:1], **given))
         engine.load_weights(policy)
         (group,) = engine.generate(PROMPTS[:1], **given)

@@ -91,6 +91,7 @@ def test_context_is_set_only_on_roles_that_declare_it():
         context: Context | None = None
 
         def seed(self):
+            assert self.context is not None
             return self.context.seed, self.context.iteration
 
     (aware,) = hosted(Aware())

@@ -82,7 +82,7 @@ def test_a_tail_of_zeros_from_a_power_cut_is_torn_too(tmp_path):
 def test_damage_in_the_middle_is_an_error_that_names_the_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"iteration": 0}\n{"iter\n{"iteration": 2}\n')
-    with pytest.raises(M2flowError, match="line 2 of .*a.jsonl is damaged"):
+    with pytest.raises(M2flowError, match=r"line 2 of .*a.jsonl is damaged"):
         LineFile(path).keep_before(5)
 
 

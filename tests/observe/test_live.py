@@ -2,7 +2,7 @@
 import io
 import logging
 import os
-import pdb  # noqa: T100
+import pdb
 import re
 import sys
 
@@ -154,7 +154,7 @@ def test_a_breakpoint_stops_in_the_users_frame_with_the_display_away(started, sc
     live = started()
 
     def reward_function():
-        breakpoint()  # noqa: T100
+        breakpoint()
 
     reward_function()
     assert frames == [("reward_function", True)]
@@ -167,7 +167,7 @@ def test_a_debugger_of_the_users_choice_is_called(started, screen, monkeypatch):
     called = []
     monkeypatch.setattr(sys, "breakpointhook", lambda: called.append(sys.stdout is screen))
     started()
-    breakpoint()  # noqa: T100
+    breakpoint()
     assert called == [True]
 
 

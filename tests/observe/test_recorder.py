@@ -165,7 +165,8 @@ def test_loggers_are_chosen_by_name_or_with_options(tmp_path):
 def test_recording_loads_no_heavy_package():
     code = (
         "import sys, m2flow.observe.recorder as r; r.ObserveConfig(loggers=('wandb', 'trackio', 'tensorboard'));"
-        "print([name for name in ('torch', 'wandb', 'trackio', 'tensorboard', 'jinja2', 'numpy') if name in sys.modules])"
+        "heavy = ('torch', 'wandb', 'trackio', 'tensorboard', 'jinja2', 'numpy');"
+        "print([name for name in heavy if name in sys.modules])"
     )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

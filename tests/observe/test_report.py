@@ -16,7 +16,8 @@ from m2flow.observe.line_file import encode
 from m2flow.observe.report import chosen_samples, write
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "line", "circle", "rect", "path"}
-HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">"\'&amp;</td></table></script><!-- ]]> {{ 7 * 7 }} \x1b[2J\x00'
+HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">"\'&amp;</td></table></script>'
+HOSTILE += "<!-- ]]> {{ 7 * 7 }} \x1b[2J\x00"
 
 
 class Page(HTMLParser):
@@ -166,7 +167,7 @@ def test_values_that_are_not_finite_are_counted_and_leave_valid_data(tmp_path):
 
 def test_metrics_stand_in_the_group_of_their_prefix(tmp_path):
     page, _ = make(tmp_path, metric_rows(3, ["zeta/a", "policy/kl", "plain", "reward/mean", "held_out/reward"]))
-    headings = [text for text in page.texts["h3"]]
+    headings = list(page.texts["h3"])
     assert headings == ["reward", "held out", "policy", "other", "zeta"]
 
 

@@ -35,7 +35,7 @@ def test_control_characters_are_written_out():
 def test_line_breaks_stay_and_are_marked():
     lines = [line.strip() for line in drawn([row("first\nsecond\n")]).splitlines()]
     assert any(line.endswith("first↵") or "first↵" in line for line in lines) and any(
-        "second↵" == line for line in lines
+        line == "second↵" for line in lines
     )
 
 

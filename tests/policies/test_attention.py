@@ -42,5 +42,5 @@ def test_what_a_layout_cannot_do_is_refused(asked: dict[str, Any]):
 
 
 def test_a_forward_without_a_layout_is_refused():
-    with pytest.raises(ModelError, match="call Llm.hidden"):
+    with pytest.raises(ModelError, match=r"call Llm.hidden"):
         attention(MODULE, QUERY, KEY, VALUE, None, scaling=1.0)

@@ -73,7 +73,7 @@ def test_a_template_from_a_file_replaces_the_tokenizers(llama: Path, tmp_path: P
 
 
 def test_an_option_that_the_template_does_not_read_is_an_error(llama: Path):
-    with pytest.raises(ModelError, match="does not read thnk .*it reads think"):
+    with pytest.raises(ModelError, match=r"does not read thnk .*it reads think"):
         policy(llama, options={"thnk": True}).encode(Prompt(id="a", messages=HELLO))
 
 
@@ -88,7 +88,7 @@ def test_a_system_message_without_a_template_is_an_error(build: Callable[..., Pa
 
 
 def test_a_system_message_for_raw_text_is_an_error(llama: Path):
-    with pytest.raises(DataError, match="no place for chat.system"):
+    with pytest.raises(DataError, match=r"no place for chat.system"):
         policy(llama, system="x").encode(Prompt(id="a", text="x"))
 
 

@@ -91,7 +91,7 @@ def test_a_cut_file_is_an_error(folder: Path, keep_bytes: int):
 def test_a_missing_shard_is_an_error(folder: Path):
     (folder / WEIGHTS).rename(folder / "model-00001-of-00002.safetensors")
     names = load_file(folder / "model-00001-of-00002.safetensors").keys()
-    shards = {name: "model-00001-of-00002.safetensors" for name in names}
+    shards = dict.fromkeys(names, "model-00001-of-00002.safetensors")
     shards["lm_head.weight"] = "model-00002-of-00002.safetensors"
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
     with pytest.raises(ModelError, match="00002-of-00002"):
@@ -176,7 +176,7 @@ def test_a_configuration_without_a_context_is_an_error(folder: Path):
 
 def test_a_hub_name_without_the_hub_is_a_clear_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match="hub cannot be reached.*'tiny'"):
+    with pytest.raises(ModelError, match=r"hub cannot be reached.*'tiny'"):
         load(Path("nobody/no-such-model"))
 
 

@@ -129,7 +129,7 @@ def test_a_failed_conversion_leaves_nothing_behind(cache: Path, monkeypatch: pyt
     monkeypatch.setattr(smollm2, "_convert", fill_the_disk)
     monkeypatch.setattr(smollm2, "_package_folder", lambda: cache)
     monkeypatch.setattr(smollm2, "problems", list)
-    with pytest.raises(ModelError, match="No space left on device.*540 MB"):
+    with pytest.raises(ModelError, match=r"No space left on device.*540 MB"):
         smollm2.folder()
     assert list(cache.iterdir()) == []
 

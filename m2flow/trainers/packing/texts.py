@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One update's groups of texts as a workload: packed rows in, padded [S, T] log-probs, entropies and values out."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +98,7 @@ class Texts:
 
 def _in_order(rows: Sequence[int]) -> Sequence[int]:
     """Packed rows hold groups together, which ascending rows do: members are numbered group by group."""
-    if any(b <= a for a, b in zip(rows, rows[1:], strict=False)):
+    if any(b <= a for a, b in itertools.pairwise(rows)):
         raise LearnerError(f"rows of a micro-batch must ascend, got {list(rows)}")
     return rows
 

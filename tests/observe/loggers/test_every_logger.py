@@ -35,7 +35,8 @@ def test_all_missing_packages_are_said_at_once(monkeypatch):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_choosing_a_logger_imports_its_file_and_not_its_package(name):
-    code = f"import sys; from m2flow import registry; registry.load('loggers', {name!r}).Config(); print({name!r} in sys.modules)"
+    code = f"import sys; from m2flow import registry; registry.load('loggers', {name!r}).Config()"
+    code += f"; print({name!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 

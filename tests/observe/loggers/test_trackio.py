@@ -31,7 +31,8 @@ other.close()
 
 from trackio.sqlite_storage import SQLiteStorage
 runs = SQLiteStorage.get_runs("mine")
-print(json.dumps({run: [(row.get("step"), row.get("reward/mean")) for row in SQLiteStorage.get_logs("mine", run)] for run in runs}))
+rows = {run: SQLiteStorage.get_logs("mine", run) for run in runs}
+print(json.dumps({run: [(row.get("step"), row.get("reward/mean")) for row in rows[run]] for run in runs}))
 """
 
 
