@@ -312,7 +312,8 @@ def _text(path: Keys, group: Sequence[ErrorDetails], known: Sequence[Keys]) -> s
         return str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
     wanted = dict.fromkeys(EXPECTED.get(d["type"], d["msg"]).format_map(d.get("ctx", {})) for d in group)
     got = first["input"]
-    return f"got {got!r} ({type(got).__name__}), expected {' or '.join(wanted)}"
+    kind = "" if got is None or isinstance(got, str | int | float) else f" ({type(got).__name__})"
+    return f"got {got!r}{kind}, expected {' or '.join(wanted)}"
 
 
 def suggest(path: Keys, known: Sequence[Keys], *, show: Callable[[Keys], str] = ".".join) -> str:

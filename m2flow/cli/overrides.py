@@ -1,142 +1,307 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a script on the command line: ``--algorithm dapo --trainer.learning-rate 1e-4``."""
+"""Command-line options as a Config: ``--algorithm dapo --algorithm.clip-high 0.3 --model smollm2``."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from m2flow.config import Config, Keys, Problem, explain, failure, option_paths, shape_of, suggest, value_of
+from m2flow.config import (
+    Config,
+    Keys,
+    Problem,
+    Shape,
+    Variant,
+    all_problems,
+    counted,
+    explain,
+    option_paths,
+    shape_of,
+    suggest,
+    value_of,
+)
+from m2flow.errors import ConfigError
 
 C = TypeVar("C", bound=Config)
+NONE = ("none", "None", "null")
 
 
-def parse(cls: type[C], arguments: Sequence[str]) -> C:
-    """The Config that ``arguments`` describe: the class's defaults, with options given by their dotted path.
+@dataclass(frozen=True)
+class Given:
+    """One option as it stands on the command line."""
 
-    ``--a.b value``, ``--a.b=value``, ``--flag`` and ``--no-flag`` are understood, with dashes or underscores. An option
-    that holds a plug-in or a Config takes its id or its headline value. Lists are JSON, ``none`` is no value.
+    path: Keys
+    values: tuple[str, ...]
+    negated: bool = False
+    """Written as ``--no-...``."""
+
+
+class Mistake(ValueError):
+    """What is wrong with one option."""
+
+
+def flag(path: Keys) -> str:
+    """An option as it is typed: ``--algorithm.clip-high``."""
+    return "--" + ".".join(path).replace("_", "-")
+
+
+def parse(cls: type[C], argv: Sequence[str]) -> C:
+    """The Config of class ``cls`` with the options in ``argv`` in place of its defaults.
 
     Raises:
-        ConfigError: lists every mistake in the arguments.
+        ConfigError: lists all mistakes: unknown options with the nearest name, wrong types, values out of range, unknown
+            plug-ins, and the ``problems`` of the values taken together.
     """
-    given, problems = _read(cls, arguments)
+    tree, problems = overrides(cls, argv)
+    config: C | None = None
     try:
-        config = cls.model_validate(_merged(_defaults(cls), given))
+        config = cls.model_validate(tree)
     except ValidationError as error:
-        raise failure([*problems, *explain(error, cls, given)], what="the command line") from None
-    if problems:
-        raise failure(problems, what="the command line")
-    config.check()
+        wrong = explain(error, cls, tree)
+        problems += [*wrong, *_problems_of_the_rest(cls, tree, wrong)]
+    else:
+        problems += all_problems(config)
+    if problems or config is None:
+        raise ConfigError("\n".join([f"{counted(len(problems), 'mistake')} in the options:", *_lines(problems)]))
     return config
 
 
-def _defaults(cls: type[Config]) -> dict[str, Any]:
-    return {
-        name: json.loads(json.dumps(field.get_default(call_default_factory=True), default=_plain))
-        for name, field in cls.model_fields.items()
-        if not field.is_required()
-    }
+def _lines(problems: Sequence[Problem]) -> Iterator[str]:
+    for problem in problems:
+        yield f"  {flag(problem.path)}: {problem.text}" if problem.path else f"  {problem.text}"
 
 
-def _plain(value: Any) -> Any:
-    return value.to_dict() if isinstance(value, Config) else str(value)
-
-
-def _read(cls: type[Config], arguments: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
-    given: dict[str, Any] = {}
-    problems: list[Problem] = []
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if not argument.startswith("--"):
-            problems.append(Problem((), f"'{argument}' is no option: options are written --name value"))
-            continue
-        name, equals, value = argument[2:].partition("=")
-        if not equals and rest and not rest[0].startswith("--"):
-            value = rest.pop(0)
-        elif not equals:
-            name, value = (name[3:], "false") if name.startswith("no-") else (name, "true")
-        _put(given, tuple(name.replace("-", "_").split(".")), _value(value))
-    return given, problems + _unknown(cls, given)
-
-
-def _value(text: str) -> Any:
-    if text.lower() in ("none", "null"):
-        return None
-    return json.loads(text) if text[:1] in "[{" and text[-1:] in "]}" and _is_json(text) else text
-
-
-def _is_json(text: str) -> bool:
+def _problems_of_the_rest(cls: type[Config], tree: Mapping[str, Any], wrong: Sequence[Problem]) -> list[Problem]:
+    """What is wrong with the values taken together, with defaults in place of those that are wrong in themselves."""
+    rest = dict(tree)
+    for problem in wrong:
+        rest = _without(rest, problem.path)
     try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return bool(text)
+        return all_problems(cls.model_validate(rest))
+    except ValidationError:
+        return []
 
 
-def _put(tree: dict[str, Any], path: Keys, value: Any) -> None:
-    for key in path[:-1]:
-        inner = tree.get(key)
-        tree[key] = inner if isinstance(inner, dict) else ({} if inner is None else {"": inner})
-        tree = tree[key]
-    if isinstance(tree.get(path[-1]), dict) and not isinstance(value, dict):
-        tree[path[-1]][""] = value
+def _without(tree: Mapping[str, Any], path: Keys) -> dict[str, Any]:
+    name = path[0].partition("[")[0] if path else ""
+    inner = tree.get(name)
+    if len(path) > 1 and isinstance(inner, Mapping):
+        return {**tree, name: _without(inner, path[1:])}
+    return {key: value for key, value in tree.items() if key != name}
+
+
+def overrides(cls: type[Config], argv: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """What ``argv`` sets, as nested mappings for ``cls``, and what could not be placed."""
+    given, problems = _read(argv)
+    tree: dict[str, Any] = {}
+    seen: set[Keys] = set()
+    # A plug-in is chosen before its options are looked at, in whichever order they stand.
+    for option in sorted(given, key=lambda option: len(option.path)):
+        try:
+            where = _place(tree, cls, option)
+            if where in seen:
+                raise Mistake("given twice: give it once")
+            seen.add(where)
+        except Mistake as mistake:
+            problems.append(Problem(option.path, str(mistake)))
+        except _Unknown as unknown:
+            problems.append(Problem(option.path, unknown.text(list(option_paths(cls, tree)))))
+        except _Undecided:
+            continue
+    return tree, problems
+
+
+class _Unknown(Exception):
+    """No such option; ``elsewhere`` are plug-ins that do have it."""
+
+    def __init__(self, path: Keys, elsewhere: Sequence[str] = ()) -> None:
+        super().__init__(path)
+        self.path, self.elsewhere = path, elsewhere
+
+    def text(self, known: Sequence[Keys]) -> str:
+        """With the nearest option, and who has it."""
+        if not self.elsewhere:
+            return f"no such option; {suggest(self.path, known, show=flag)}"
+        chosen = flag(self.path[:-1])
+        return f"not an option of what {chosen} picks, but of {' and '.join(self.elsewhere)}: {chosen} {self.elsewhere[0]}"
+
+
+class _Undecided(Exception):
+    """The option belongs to a plug-in that does not exist, which is a mistake of its own."""
+
+
+def _read(argv: Sequence[str]) -> tuple[list[Given], list[Problem]]:
+    options: list[Given] = []
+    problems: list[Problem] = []
+    for token in argv:
+        if token.startswith("--") and len(token) > 2:
+            name, equals, value = token[2:].partition("=")
+            options.append(Given(tuple(name.replace("-", "_").split(".")), (value,) if equals else ()))
+        elif options:
+            options[-1] = replace(options[-1], values=(*options[-1].values, token))
+        else:
+            problems.append(Problem((), f"got '{token}', expected an option such as --name value"))
+    return options, problems
+
+
+def _place(node: dict[str, Any], cls: type[Config], option: Given, depth: int = 0, variant: Any = None) -> Keys:
+    """Put ``option`` where it belongs below ``node``; return its path in full."""
+    name = option.path[depth]
+    if name not in cls.model_fields:
+        if not _negates(name, cls):
+            raise _Unknown(option.path, _having(name, variant))
+        name, option = name.removeprefix("no_"), replace(option, negated=True)
+    field = cls.model_fields[name]
+    shape, current = shape_of(field), value_of(node, name, field)
+    path = (*option.path[:depth], name)
+    if depth + 1 == len(option.path):
+        node[name] = _value(option, field, shape, current=current)
+        return path
+    if not shape.nests:
+        raise Mistake(f"{flag(path)} has no options of its own: give it a value")
+    if shape.many:
+        return _place_in_element(node, name, option, shape=shape, current=current, depth=depth + 1)
+    node[name] = inner = tree_of(current, shape)
+    return _place(inner, _class(shape, inner, path), option, depth + 1, shape.variant)
+
+
+def _place_in_element(
+    node: dict[str, Any], name: str, option: Given, *, shape: Shape, current: Any, depth: int
+) -> Keys:
+    path, plugin = option.path[:depth], option.path[depth]
+    elements = [tree_of(element, shape) for element in current or ()]
+    if shape.variant is None:
+        raise Mistake(f"{flag(path)} is a list: give it whole, as JSON")
+    chosen = [element["name"] for element in elements]
+    if plugin not in chosen or depth + 1 == len(option.path):
+        raise Mistake(f"{flag(path)} picks {', '.join(chosen) or 'nothing'}: add {plugin} to it to set its options")
+    node[name] = elements
+    inner = elements[chosen.index(plugin)]
+    return _place(inner, _class(shape, inner, path), option, depth + 1, shape.variant)
+
+
+def _class(shape: Shape, inner: Mapping[str, Any], path: Keys) -> type[Config]:
+    cls = shape.config_class(inner)
+    if cls is None and "name" not in inner:
+        raise Mistake(f"nothing is chosen: choose one with {flag(path)}")
+    if cls is None:
+        raise _Undecided
+    return cls
+
+
+def _negates(name: str, cls: type[Config]) -> bool:
+    return name.startswith("no_") and name.removeprefix("no_") in cls.model_fields
+
+
+def _having(name: str, variant: Variant | None) -> list[str]:
+    """Plug-ins of the same kind with an option of this name."""
+    classes = {plugin: variant.config_class(plugin) for plugin in variant.names()} if variant else {}
+    return [plugin for plugin, cls in classes.items() if cls is not None and name in cls.model_fields]
+
+
+def tree_of(value: Any, shape: Shape) -> dict[str, Any]:
+    """A nested Config, in whichever form a script may write it, as a mapping that can be changed."""
+    if isinstance(value, Config):
+        name = {"name": type(value).owner.name} if shape.variant else {}
+        return {**name, **{key: getattr(value, key) for key in type(value).model_fields}}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if value is None:
+        return {}
+    if shape.variant:
+        return {"name": value}
+    headline = shape.config.headline if shape.config else None
+    return {headline or "": value}
+
+
+def _value(option: Given, field: FieldInfo, shape: Shape, *, current: Any) -> Any:
+    if option.negated or not option.values:
+        return _bare(option, field, shape, current)
+    if shape.many:
+        return _many(option, field, shape, current)
+    if len(option.values) > 1:
+        raise Mistake(f"got {len(option.values)} values, expected one: put quotes around a text with spaces")
+    (text,) = option.values
+    if text in NONE and shape.optional:
+        return None
+    if shape.nests:
+        return _nested(text, shape, current, option.path)
+    return _scalar(text, field.annotation)
+
+
+def _bare(option: Given, field: FieldInfo, shape: Shape, current: Any) -> Any:
+    """The option alone, or ``--no-`` before it: on and off."""
+    if option.values:
+        raise Mistake("takes no value after --no-")
+    if field.annotation is bool:
+        return not option.negated
+    if option.negated and shape.many:
+        return ()
+    if shape.optional and (option.negated or (shape.nests and not shape.variant)):
+        return None if option.negated else tree_of(current, shape)
+    raise Mistake("cannot be turned off: give it another value" if option.negated else "needs a value")
+
+
+def _nested(text: str, shape: Shape, current: Any, path: Keys) -> Any:
+    if text.startswith("{"):
+        return _json(text)
+    inner = tree_of(current, shape)
+    if shape.variant:
+        # Choosing what is chosen already keeps the options that the script gives it.
+        return inner if inner.get("name") == text else {"name": text}
+    if shape.config is None or shape.config.headline is None:
+        raise Mistake(f"got {text!r}, but it is a group of options: {_some_options(shape, path)}")
+    return {**inner, shape.config.headline: _scalar(text, shape.config.model_fields[shape.config.headline].annotation)}
+
+
+def _some_options(shape: Shape, path: Keys) -> str:
+    names = list(shape.config.model_fields) if shape.config else []
+    return ", ".join(flag((*path, name)) for name in names[:4]) + (", ..." if len(names) > 4 else "")
+
+
+def _many(option: Given, field: FieldInfo, shape: Shape, current: Any) -> Any:
+    values = option.values
+    if len(values) == 1 and values[0].startswith("["):
+        return _json(values[0])
+    if len(values) == 1 and values[0] in NONE:
+        return None if shape.optional else ()
+    if not _holds_text(field.annotation) or shape.variant:
+        values = tuple(part for value in values for part in value.split(",") if part)
+    if not shape.variant:
+        return values
+    before = {element["name"]: element for element in (tree_of(element, shape) for element in current or ())}
+    return [before.get(value, value) for value in values]
+
+
+def _holds_text(annotation: Any) -> bool:
+    return annotation is str or any(_holds_text(arg) for arg in get_args(annotation))
+
+
+def _scalar(text: str, annotation: Any) -> Any:
+    """``text`` itself (pydantic reads numbers and the like out of it), unless only JSON or a literal can say it."""
+    if _holds_mapping(annotation) and text.startswith("{"):
+        return _json(text)
+    literals = {str(literal): literal for literal in _literals(annotation)}
+    return literals.get(text, text)
+
+
+def _holds_mapping(annotation: Any) -> bool:
+    return (get_origin(annotation) or annotation) in (dict, Mapping) or any(map(_holds_mapping, get_args(annotation)))
+
+
+def _literals(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
     else:
-        tree[path[-1]] = value
+        for arg in get_args(annotation):
+            yield from _literals(arg)
 
 
-def _unknown(cls: type[Config], given: Mapping[str, Any]) -> list[Problem]:
-    """Names at the top that are no option; deeper ones are found when the Configs there are made."""
-    unknown = [key for key in given if key not in cls.model_fields]
-    problems = [Problem((key,), f"no such option: {_hint(cls, key)}") for key in unknown]
-    for key in unknown:
-        given.pop(key)  # type: ignore[attr-defined]
-    return problems
-
-
-def _hint(cls: type[Config], key: str) -> str:
-    return suggest((key,), list(option_paths(cls)), show=lambda path: "--" + ".".join(path).replace("_", "-"))
-
-
-def _merged(base: Any, given: Any) -> Any:
-    """``given`` laid over ``base``; the key "" holds a plug-in's id or a headline value."""
-    if not isinstance(given, Mapping):
-        return _renamed(base, given)
-    if "" in given:
-        base = _renamed(base, given[""])
-    if isinstance(base, str):
-        base = {"name": base}
-    own = dict(base) if isinstance(base, Mapping) else {}
-    return {**own, **{key: _merged(own.get(key), value) for key, value in given.items() if key}}
-
-
-def _renamed(base: Any, given: Any) -> Any:
-    if isinstance(base, Mapping) and base.get("name") == given:
-        return base
-    if isinstance(base, Mapping) and "model" in base and isinstance(given, str):
-        return {**base, "model": given}
-    return given
-
-
-def help_text(cls: type[Config], title: str) -> str:
-    """All options, one a line, with type, default and meaning."""
-    lines = [title, "", (cls.__doc__ or "").strip(), "", "options:"]
-    for name, field in cls.model_fields.items():
-        lines += _option_lines(name, field, cls)
-    return "\n".join(lines)
-
-
-def _option_lines(name: str, field: FieldInfo, cls: type[Config]) -> list[str]:
-    default = value_of({}, name, field)
-    shape = shape_of(field)
-    inner = shape.config_class(default)
-    label = f"--{name.replace('_', '-')}"
-    shown = "" if inner is not None else f" [{_plain(default)}]"
-    lines = [f"  {label}{shown}", f"      {field.description or ''}"]
-    for key, sub in (inner.model_fields if inner is not None else {}).items():
-        held = getattr(default, key) if isinstance(default, Config) else value_of(default, key, sub)
-        lines.append(f"    {label}.{key.replace('_', '-')} [{_plain(held)}]  {sub.description or ''}")
-    return lines
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Mistake(f"got {text!r}, expected JSON ({error.msg}, column {error.colno})") from None

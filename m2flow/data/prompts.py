@@ -20,6 +20,8 @@ from m2flow.registry import SourceConfig, build
 class PromptsConfig(Config):
     """Which prompts, and in which order."""
 
+    headline = "source"
+
     source: SourceConfig = "addition"
     """Where they come from."""
     split: Literal["train", "held_out", "all"] = "train"
