@@ -22,6 +22,7 @@ from m2flow.config import Config, Keys, Shape, Variant, shape_of, value_of
 
 WIDTH = 110
 """Columns that help takes at most."""
+OPTION_WIDTH = 44
 TYPES = {int: "int", float: "number", str: "text", Path: "path", bool: "true|false", type(None): "none", dict: "JSON"}
 
 
@@ -137,7 +138,7 @@ def _row(path: Keys, field: FieldInfo, shape: Shape, *, value: Any) -> Row:
     required = field.is_required() and value is None
     name = flag(path)
     if field.annotation is bool:
-        name = f"{name} / {flag((*path[:-1], 'no_' + path[-1]))}"
+        name = f"--[no-]{name[2:]}"
     return Row(name, _kind(field, shape), None if required else _shown(value), text)
 
 
@@ -206,8 +207,8 @@ def _heading(section: Section) -> RenderableType:
 
 def _table(rows: Sequence[Row]) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=False, min_width=34, max_width=46)
-    table.add_column(no_wrap=False, ratio=1)
+    table.add_column(width=OPTION_WIDTH, overflow="fold")
+    table.add_column(ratio=1)
     for row in rows:
         default = ("required", "bold red") if row.default is None else (f"[{row.default}]", "green")
         kind = Text(f" {row.kind}" if row.kind else "", style="dim")
@@ -221,7 +222,7 @@ def _general() -> RenderableType:
         ("--help", "Show this. With an option that chooses a plug-in, its options are shown too."),
     )
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(min_width=34)
+    table.add_column(width=OPTION_WIDTH)
     table.add_column(ratio=1)
     for name, text in lines:
         table.add_row(Text(name, style="bold"), text)

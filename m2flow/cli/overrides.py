@@ -153,7 +153,8 @@ def _place(node: dict[str, Any], cls: type[Config], option: Given, depth: int = 
     if name not in cls.model_fields:
         if not _negates(name, cls):
             raise _Unknown(option.path, _having(name, variant))
-        name, option = name.removeprefix("no_"), replace(option, negated=True)
+        name = name.removeprefix("no_")
+        option = replace(option, negated=True, path=(*option.path[:depth], name, *option.path[depth + 1 :]))
     field = cls.model_fields[name]
     shape, current = shape_of(field), value_of(node, name, field)
     path = (*option.path[:depth], name)

@@ -1,64 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a script's ``main(config)`` from the command line; a mistake that a user can mend gets no traceback."""
+"""A script's command line: ``mf.cli(main)`` makes its Config from the options, and its errors readable."""
 
+import contextlib
+import importlib.util
+import inspect
 import os
+import shlex
 import sys
-import typing
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
 
-from m2flow.cli.overrides import help_text, parse
+from rich.console import Console
+from rich.text import Text
+
+from m2flow.cli.overrides import parse
 from m2flow.config import Config
 from m2flow.errors import ConfigError, M2flowError
 
+MISTAKE, FAILURE, INTERRUPTED = 2, 1, 130
+"""Exit codes: options that cannot be used, an error while running, Ctrl-C."""
 TRACEBACK = "M2FLOW_TRACEBACK"
-"""Environment variable: set, mistakes show their traceback too."""
+"""Environment variable that asks for whole tracebacks."""
 
 
-def config_class(main: Callable[[Any], None]) -> type[Config]:
-    """The Config that ``main`` takes, from the annotation of its parameter.
+def cli(main: Callable[..., Any], argv: Sequence[str] | None = None) -> None:
+    """Run ``main(config)`` with the options in ``argv`` (those of the process, unless given).
+
+    The class of the configuration is the type of ``main``'s first parameter. ``--help`` explains the options, ``--check``
+    only looks at them. Where something is wrong the process ends with code 2 (options) or 1 (while running), and a
+    message instead of a traceback; ``M2FLOW_TRACEBACK=1`` shows that too.
+    """
+    code = run(main, sys.argv[1:] if argv is None else argv)
+    if code:
+        sys.exit(code)
+
+
+def run(main: Callable[..., Any], argv: Sequence[str]) -> int:
+    """The same, but for the exit: returns the process's exit code."""
+    words = [word for word in argv if word not in ("--help", "-h", "--check")]
+    try:
+        cls = config_class(main)
+        if len(words) < len(argv) and "--check" not in argv:
+            return show_help(main, cls, words)
+        config = parse(cls, words)
+    except ConfigError as error:
+        return _complain(error, code=MISTAKE)
+    if "--check" in argv:
+        Console(highlight=False, soft_wrap=True).print(Text(f"{_name(main)}: the options are right", style="green"))
+        return 0
+    try:
+        main(config)
+    except M2flowError as error:
+        return _complain(error, code=MISTAKE if isinstance(error, ConfigError) else FAILURE)
+    except KeyboardInterrupt:
+        return _interrupted(main, cls, words)
+    return 0
+
+
+def config_class(main: Callable[..., Any]) -> type[Config]:
+    """The type of ``main``'s first parameter.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it has none, or one that is no Config.
     """
-    kinds = [kind for name, kind in typing.get_type_hints(main).items() if name != "return"]
-    if len(kinds) != 1 or not (isinstance(kinds[0], type) and issubclass(kinds[0], Config)):
-        raise ConfigError("main must take one parameter, annotated with a Config: def main(config: Config) -> None")
-    return kinds[0]
+    parameters = list(inspect.signature(main).parameters)
+    found = get_type_hints(main).get(parameters[0]) if parameters else None
+    if not (inspect.isclass(found) and issubclass(found, Config)):
+        raise ConfigError(
+            f"{main.__name__} of {_name(main)} must have one parameter whose type is a Config: "
+            "def main(config: Config) -> None, where Config is a class derived from mf.RunConfig"
+        )
+    return found
 
 
-def cli(main: Callable[[Any], None], arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line into the Config that ``main`` takes and call it; leaves the process when it fails.
+def show_help(main: Callable[..., Any], cls: type[Config], argv: Sequence[str]) -> int:
+    """Print the help of ``main``'s options."""
+    from m2flow.cli.option_help import WIDTH, help_view
 
-    ``--help`` lists the options, ``--check`` only says whether the run could start. Exit codes: 2 for a mistake in the
-    options, 1 for an error of the run, 130 when interrupted.
-    """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        _run(main, given)
-    except ConfigError as error:
-        _leave(error, 2)
-    except M2flowError as error:
-        _leave(error, 1)
-    except KeyboardInterrupt:
-        print("interrupted: go on from the newest checkpoint with --resume auto", file=sys.stderr)
-        sys.exit(130)
+    console = Console(highlight=False)
+    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    module = inspect.getmodule(main)
+    about = "\n\n".join(filter(None, (inspect.getdoc(module) if module else None, inspect.getdoc(cls))))
+    console.print(help_view(cls, argv, title=f"python {_name(main)}", about=about))
+    return 0
 
 
-def _run(main: Callable[[Any], None], given: list[str]) -> None:
-    cls = config_class(main)
-    if "--help" in given or "-h" in given:
-        print(help_text(cls, f"usage: {os.path.basename(sys.argv[0])} [--option value ...] [--check]"))
-        return
-    config = parse(cls, [argument for argument in given if argument != "--check"])
-    if "--check" in given:
-        print("no mistakes found")
-        return
-    main(config)
+def _name(main: Callable[..., Any]) -> str:
+    path = Path(inspect.getsourcefile(main) or "script.py")
+    with contextlib.suppress(ValueError):
+        return str(path.resolve().relative_to(Path.cwd()))
+    return str(path)
 
 
-def _leave(error: M2flowError, code: int) -> typing.NoReturn:
+def _complain(error: M2flowError, *, code: int) -> int:
     if os.environ.get(TRACEBACK):
-        raise error
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    sys.exit(code)
+        traceback.print_exception(error)
+        return code
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    head, _, rest = str(error).partition("\n")
+    console.print(Text.assemble(("error: ", "bold red"), (head, "bold")))
+    body = Text(rest)
+    body.highlight_regex(r"(?m)^  --[\w.\[\]-]+", "bold yellow")
+    if rest:
+        console.print(body)
+    hint = "--help lists the options" if code == MISTAKE else f"{TRACEBACK}=1 shows where it was raised"
+    console.print(Text(hint, style="dim"))
+    return code
+
+
+def _interrupted(main: Callable[..., Any], cls: type[Config], words: Sequence[str]) -> int:
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text("\nstopped", style="bold"))
+    if "resume" in cls.model_fields:
+        kept = _without_option(words, "--resume")
+        command = shlex.join(["python", _name(main), *kept, "--resume", "auto"])
+        console.print(Text(f"go on from the newest checkpoint with: {command}"))
+    return INTERRUPTED
+
+
+def _without_option(words: Sequence[str], name: str) -> list[str]:
+    kept: list[str] = []
+    dropping = False
+    for word in words:
+        if word.startswith("--"):
+            dropping = word.partition("=")[0] == name
+        kept += [] if dropping else [word]
+    return kept
+
+
+def load_script(path: Path) -> ModuleType:
+    """The module that a script is, without running its main.
+
+    Raises:
+        ConfigError: there is no such file, it is no Python, or it has no function ``main``.
+    """
+    if not path.is_file():
+        raise ConfigError(f"there is no script {path}: give the path of a Python file")
+    spec = importlib.util.spec_from_file_location(f"m2flow_script_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is no Python file: give the path of a script that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ConfigError(f"{path}:{error.lineno}: {error.msg}") from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    if not callable(getattr(module, "main", None)):
+        raise ConfigError(f"{path} has no function main: define main(config: Config) and end with mf.cli(main)")
+    return module
