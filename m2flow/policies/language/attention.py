@@ -11,7 +11,6 @@ from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from m2flow.errors import ModelError
 
@@ -61,4 +60,9 @@ def attention(
     return out.unsqueeze(0), None
 
 
-AttentionInterface.register(NAME, attention)
+def registered() -> str:
+    """``NAME``, after making it known to transformers (which takes seconds to import, so only a model's loading does)."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attention)
+    return NAME

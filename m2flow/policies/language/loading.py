@@ -33,7 +33,7 @@ def load_module(folder: Path, *, dtype: str) -> Any:
                 folder,
                 config=config,
                 dtype=DTYPES[dtype],
-                attn_implementation=attention.NAME,
+                attn_implementation=attention.registered(),
                 use_safetensors=True,
                 local_files_only=True,
                 output_loading_info=True,
