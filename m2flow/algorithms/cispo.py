@@ -7,7 +7,7 @@ from torch import Tensor
 
 from m2flow.algorithms.base import Batch
 from m2flow.algorithms.formulas.advantage import group_relative
-from m2flow.algorithms.formulas.masked import zeroed
+from m2flow.algorithms.formulas.masked import required, zeroed
 from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
 from m2flow.algorithms.formulas.surrogate import Surrogate, cispo, ratio
 
@@ -27,4 +27,6 @@ class Cispo(PolicyGradient):
 
     def surrogate(self, batch: Batch, logprobs: Tensor, old: Tensor) -> Surrogate:
         """The clipped ratio as a weight of the log-prob."""
-        return cispo(logprobs, ratio(logprobs, old), advantages=zeroed(batch.advantages, batch.mask), clip=self.clip)
+        return cispo(
+            logprobs, ratio(logprobs, old), advantages=zeroed(required(batch.advantages), batch.mask), clip=self.clip
+        )

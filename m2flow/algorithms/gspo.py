@@ -8,7 +8,7 @@ from torch import Tensor
 from m2flow.algorithms.base import Batch
 from m2flow.algorithms.formulas.advantage import group_relative
 from m2flow.algorithms.formulas.aggregate import Aggregation
-from m2flow.algorithms.formulas.masked import zeroed
+from m2flow.algorithms.formulas.masked import required, zeroed
 from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
 from m2flow.algorithms.formulas.surrogate import Surrogate, clipped, sequence_ratio
 
@@ -35,4 +35,4 @@ class Gspo(PolicyGradient):
     def surrogate(self, batch: Batch, logprobs: Tensor, old: Tensor) -> Surrogate:
         """The clipped surrogate with the response's ratio."""
         ratios = sequence_ratio(logprobs, old, mask=batch.mask)
-        return clipped(ratios, zeroed(batch.advantages, batch.mask), clip=self.clip)
+        return clipped(ratios, zeroed(required(batch.advantages), batch.mask), clip=self.clip)

@@ -10,7 +10,7 @@ from m2flow.algorithms.base import Batch, Loss, Outputs, Totals
 from m2flow.algorithms.formulas.advantage import whiten
 from m2flow.algorithms.formulas.aggregate import aggregate
 from m2flow.algorithms.formulas.gae import gae
-from m2flow.algorithms.formulas.masked import on_last, zeroed
+from m2flow.algorithms.formulas.masked import on_last, required, zeroed
 from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
 from m2flow.algorithms.formulas.value import value_loss
 
@@ -44,13 +44,13 @@ class Ppo(PolicyGradient):
         if batch.token_rewards is not None:
             rewards = rewards + zeroed(batch.token_rewards, batch.mask)
         options = self.config
-        found, returns = gae(rewards, batch.values, mask=batch.mask, gamma=options.gamma, lam=options.lam)
+        found, returns = gae(rewards, required(batch.values), mask=batch.mask, gamma=options.gamma, lam=options.lam)
         found = whiten(found, batch.mask) if options.whiten else found
         return self.weighted(replace(batch, advantages=found, returns=returns))
 
     def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:
         """The clipped surrogate and the critic's loss."""
-        values, old, returns = (zeroed(_required(x), batch.mask) for x in (outputs.values, batch.values, batch.returns))
+        values, old, returns = (zeroed(required(x), batch.mask) for x in (outputs.values, batch.values, batch.returns))
         errors = value_loss(values, old, returns=returns, clip=self.config.value_clip)
         value = aggregate(errors, batch.mask, totals=totals, mode=self.config.aggregation)
         return replace(super().loss(batch, outputs, totals), value=self.config.value_coef * value)

@@ -66,7 +66,9 @@ def help_view(cls: type[Config], argv: Sequence[str] = (), *, title: str, about:
     return Group(*parts, Text(), _general())
 
 
-def sections(cls: type[Config], given: Any, path: Keys = (), *, title: str = "Options", text: str = "") -> Iterator[Section]:
+def sections(
+    cls: type[Config], given: Any, path: Keys = (), *, title: str = "Options", text: str = ""
+) -> Iterator[Section]:
     """The Config's own options, then each Config nested in it, in the order of the fields."""
     nested: list[Section] = []
     rows: list[Row] = []

@@ -126,7 +126,9 @@ class _Unknown(Exception):
         if not self.elsewhere:
             return f"no such option; {suggest(self.path, known, show=flag)}"
         chosen = flag(self.path[:-1])
-        return f"not an option of what {chosen} picks, but of {' and '.join(self.elsewhere)}: {chosen} {self.elsewhere[0]}"
+        return (
+            f"not an option of what {chosen} picks, but of {' and '.join(self.elsewhere)}: {chosen} {self.elsewhere[0]}"
+        )
 
 
 class _Undecided(Exception):

@@ -78,7 +78,9 @@ def config_class(main: Callable[..., Any]) -> type[Config]:
 
 def show_help(main: Callable[..., Any], cls: type[Config], argv: Sequence[str]) -> int:
     """Print the help of ``main``'s options."""
-    from m2flow.cli.option_help import WIDTH, help_view
+    from rich.console import Console
+
+from m2flow.cli.option_help import WIDTH, help_view
 
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH

@@ -56,7 +56,7 @@ class RunConfig(Config):
 class Source(Protocol[T]):
     """What ``run.iterations`` draws from: endless, and resumable at any item."""
 
-    def take(self, num_items: int) -> Sequence[T]:
+    def take(self, num_items: int, /) -> Sequence[T]:
         """The next items."""
         ...
 
@@ -64,7 +64,7 @@ class Source(Protocol[T]):
         """The position."""
         ...
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any], /) -> None:
         """Go to a saved position."""
         ...
 

@@ -35,7 +35,7 @@ def real(x: Any) -> Tensor:
     return torch.tensor(x, dtype=torch.float64)
 
 
-def close(got: Tensor, expected: Any, near: dict[str, float]) -> None:
+def close(got: Any, expected: Any, near: Any) -> None:
     """Fail unless equal within the file's tolerances."""
     torch.testing.assert_close(got.detach().double(), real(expected), **near)
 
@@ -56,7 +56,7 @@ def reduced(losses: Tensor, given: dict[str, Any]) -> Tensor:
 
 
 @cases("adv_grpo")
-def test_grpo(given, expected, near):
+def test_grpo_advantages_equal_those_of_verl(given, expected, near):
     eps = 1e-6 if given["norm_adv_by_std_in_grpo"] else None
     scores, mask = real(given["token_rewards"]).sum(1), masked(given)
     got = group_relative(scores, torch.tensor(given["group_ids"]), eps=eps, singleton="score")
@@ -66,7 +66,7 @@ def test_grpo(given, expected, near):
 
 @pytest.mark.parametrize("given_scale", ["group", "none"])
 @cases("trl_group_advantage")
-def test_trl(given, expected, near, given_scale):
+def test_group_advantages_equal_those_of_trl(given, expected, near, given_scale):
     if given["scale_rewards"] != given_scale:
         pytest.skip("another scale")
     scores = real(given["rewards"])
@@ -76,19 +76,19 @@ def test_trl(given, expected, near, given_scale):
 
 
 @cases("adv_rloo")
-def test_rloo(given, expected, near):
+def test_rloo_advantages_equal_those_of_verl(given, expected, near):
     got = rloo(real(given["token_rewards"]).sum(1), torch.tensor(given["group_ids"]), singleton="score")
     close(spread(got, masked(given)), expected["advantages"], near)
 
 
 @cases("adv_rloo_vectorized")
-def test_rloo_zero(given, expected, near):
+def test_rloo_gives_a_group_of_one_zero(given, expected, near):
     got = rloo(real(given["token_rewards"]).sum(1), torch.tensor(given["group_ids"]))
     close(spread(got, masked(given)), expected["advantages"], near)
 
 
 @cases("adv_reinforce_pp")
-def test_reinforce_pp(given, expected, near):
+def test_reinforce_pp_advantages_equal_those_of_verl(given, expected, near):
     mask = masked(given)
     got = whiten(return_to_go(real(given["token_rewards"]), mask, gamma=given["gamma"]), mask)
     # verl divides by the count + 1e-8, which moves the mean by up to 1e-9; here the count is exact.
@@ -103,7 +103,7 @@ def test_reinforce_pp_baseline(given, expected, near):
 
 
 @cases("gae_masked")
-def test_gae(given, expected, near):
+def test_gae_over_masked_tokens_equals_that_of_verl(given, expected, near):
     mask = masked(given)
     got, returns = gae(real(given["rewards"]), real(given["values"]), mask=mask, gamma=given["gamma"], lam=given["lam"])
     close(got, zeroed(real(expected["advantages"]), mask).tolist(), near)
@@ -112,13 +112,13 @@ def test_gae(given, expected, near):
 
 
 @cases("agg_loss")
-def test_aggregate(given, expected, near):
+def test_aggregated_losses_equal_those_of_verl(given, expected, near):
     close(reduced(real(given["loss_mat"]), given), expected["loss"], near)
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs", "k1+", "k3+"])
 @cases("kl_estimators")
-def test_kl(given, expected, near, estimator):
+def test_kl_estimators_and_gradients_equal_those_of_verl(given, expected, near, estimator):
     if "logits" in given:
         pytest.skip("needs the whole distribution")
     x = real(given["log_prob"]).requires_grad_()
@@ -149,22 +149,22 @@ def check_policy(kind: str, given: dict, expected: dict, near: dict) -> None:
 
 
 @cases("policy_loss_ppo")
-def test_ppo(given, expected, near):
+def test_ppo_losses_and_gradients_equal_those_of_verl(given, expected, near):
     check_policy("ppo", given, expected, near)
 
 
 @cases("policy_loss_gspo")
-def test_gspo(given, expected, near):
+def test_gspo_losses_and_gradients_equal_those_of_verl(given, expected, near):
     check_policy("gspo", given, expected, near)
 
 
 @cases("policy_loss_cispo")
-def test_cispo(given, expected, near):
+def test_cispo_losses_and_gradients_equal_those_of_verl(given, expected, near):
     check_policy("cispo", given, expected, near)
 
 
 @cases("value_loss_clipped")
-def test_value(given, expected, near):
+def test_value_losses_and_gradients_equal_those_of_verl(given, expected, near):
     x = real(given["vpreds"]).requires_grad_()
     errors = value_loss(x, real(given["old_values"]), returns=real(given["returns"]), clip=given["clip_range"])
     loss = reduced(errors, given)
@@ -174,7 +174,7 @@ def test_value(given, expected, near):
 
 
 @cases("dapo_dynamic_sampling")
-def test_dynamic_sampling(given, expected, near):
+def test_dynamic_sampling_keeps_the_groups_that_verl_keeps(given, expected, near):
     dapo = Dapo(Dapo.Config())
     kept = {k for k, v in given["rewards_by_group"].items() if dapo.keep(real(v))}
     assert kept.isdisjoint(expected["dropped"])
@@ -182,7 +182,7 @@ def test_dynamic_sampling(given, expected, near):
 
 
 @cases("dapo_overlong")
-def test_overlong(given, expected, near):
+def test_overlong_penalties_equal_those_of_verl(given, expected, near):
     lengths, rewards = torch.tensor(given["response_lengths"]), real(given["base_rewards"])
     mask = torch.arange(given["max_response_length"])[None] < lengths[:, None]
     nothing = torch.zeros(mask.shape)

@@ -5,6 +5,19 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from m2flow.errors import LearnerError
+
+
+def required(x: Tensor | None) -> Tensor:
+    """``x``, which the algorithm declares among its ``needs``.
+
+    Raises:
+        LearnerError: the trainer did not compute it.
+    """
+    if x is None:
+        raise LearnerError("a quantity that the algorithm needs was not computed: name it in the algorithm's `needs`")
+    return x
+
 
 def zeroed(x: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"]) -> Float[Tensor, "S T"]:
     """``x`` with zeros where masked."""

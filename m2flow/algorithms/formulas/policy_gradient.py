@@ -12,7 +12,7 @@ from m2flow.algorithms.base import Algorithm, Batch, Loss, Outputs, Totals
 from m2flow.algorithms.formulas.aggregate import Aggregation, aggregate
 from m2flow.algorithms.formulas.correction import truncated_weights
 from m2flow.algorithms.formulas.kl import Estimator, kl
-from m2flow.algorithms.formulas.masked import spread, zeroed
+from m2flow.algorithms.formulas.masked import required, spread, zeroed
 from m2flow.algorithms.formulas.surrogate import Clip, Surrogate, clipped, ratio
 from m2flow.config import Config
 
@@ -67,7 +67,7 @@ class PolicyGradient(Algorithm):
 
     def sample_advantages(self, batch: Batch) -> Float[Tensor, "S"]:
         """One advantage for each sample."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define sample_advantages")
 
     def advantages(self, batch: Batch) -> Batch:
         """The samples' advantages on all their counted positions."""
@@ -78,22 +78,22 @@ class PolicyGradient(Algorithm):
         cap = self.config.importance_cap
         if cap is None:
             return batch
-        old, rollout = batch.old_logprobs, batch.rollout_logprobs
+        old, rollout = required(batch.old_logprobs), batch.rollout_logprobs
         return replace(batch, weights=truncated_weights(old, rollout, mask=batch.mask, upper=cap))
 
     def surrogate(self, batch: Batch, logprobs: Tensor, old: Tensor) -> Surrogate:
         """Policy loss of each position; log-probs hold zeros where masked."""
-        return clipped(ratio(logprobs, old), zeroed(batch.advantages, batch.mask), clip=self.clip)
+        return clipped(ratio(logprobs, old), zeroed(required(batch.advantages), batch.mask), clip=self.clip)
 
     def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:
         """Surrogate, divergence and entropy, aggregated alike."""
-        logprobs, old = zeroed(outputs.logprobs, batch.mask), zeroed(batch.old_logprobs, batch.mask)
+        logprobs, old = zeroed(outputs.logprobs, batch.mask), zeroed(required(batch.old_logprobs), batch.mask)
         found = self.surrogate(batch, logprobs, old)
         weights = 1.0 if batch.weights is None else zeroed(batch.weights, batch.mask)
         terms = {"clip_fraction": found.clipped.to(logprobs), "approx_kl": (old - logprobs).clamp(-20, 20)}
         losses = found.losses * weights
         if self.config.kl_coef > 0:
-            reference = zeroed(batch.reference_logprobs, batch.mask)
+            reference = zeroed(required(batch.reference_logprobs), batch.mask)
             terms["reference_kl"] = kl(logprobs, reference, estimator=self.config.kl_estimator)
             losses = losses + self.config.kl_coef * terms["reference_kl"]
         if outputs.entropies is not None:
