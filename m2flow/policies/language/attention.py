@@ -61,7 +61,7 @@ def attention(
 
 
 def registered() -> str:
-    """``NAME``, after making it known to transformers (which takes seconds to import, so only a model's loading does)."""
+    """``NAME``, made known to transformers; only the loading of a model waits for that import."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attention)
