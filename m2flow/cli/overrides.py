@@ -52,7 +52,8 @@ def parse(cls: type[C], argv: Sequence[str]) -> C:
     """The Config of class ``cls`` with the options in ``argv`` in place of its defaults.
 
     Raises:
-        ConfigError: lists all mistakes: unknown options with the nearest name, wrong types, values out of range, unknown
+        ConfigError: lists all mistakes: unknown options with the nearest name, wrong types, values out of range,
+        unknown
             plug-ins, and the ``problems`` of the values taken together.
     """
     tree, problems = overrides(cls, argv)

@@ -29,7 +29,8 @@ TRACEBACK = "M2FLOW_TRACEBACK"
 def cli(main: Callable[..., Any], argv: Sequence[str] | None = None) -> None:
     """Run ``main(config)`` with the options in ``argv`` (those of the process, unless given).
 
-    The class of the configuration is the type of ``main``'s first parameter. ``--help`` explains the options, ``--check``
+    The class of the configuration is the type of ``main``'s first parameter. ``--help`` explains the options,
+    ``--check``
     only looks at them. Where something is wrong the process ends with code 2 (options) or 1 (while running), and a
     message instead of a traceback; ``M2FLOW_TRACEBACK=1`` shows that too.
     """
@@ -80,7 +81,7 @@ def show_help(main: Callable[..., Any], cls: type[Config], argv: Sequence[str]) 
     """Print the help of ``main``'s options."""
     from rich.console import Console
 
-from m2flow.cli.option_help import WIDTH, help_view
+    from m2flow.cli.option_help import WIDTH, help_view
 
     console = Console(highlight=False)
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH

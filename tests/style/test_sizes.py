@@ -4,6 +4,7 @@
 import ast
 from statistics import median
 
+import pytest
 from source_tree import Found, Function, functions, python, require_none, where
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MEDIAN_FUNCTION_LINES = 400, 60, 10
