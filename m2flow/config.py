@@ -310,10 +310,15 @@ def _text(path: Keys, group: Sequence[ErrorDetails], known: Sequence[Keys]) -> s
         return "required, and not given"
     if first["type"] in ("value_error", "assertion_error"):
         return str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
-    wanted = dict.fromkeys(EXPECTED.get(d["type"], d["msg"]).format_map(d.get("ctx", {})) for d in group)
+    wanted = dict.fromkeys(EXPECTED.get(d["type"], d["msg"]).format_map(_whole(d.get("ctx", {}))) for d in group)
     got = first["input"]
     kind = "" if got is None or isinstance(got, str | int | float) else f" ({type(got).__name__})"
     return f"got {got!r}{kind}, expected {' or '.join(wanted)}"
+
+
+def _whole(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits as a person writes them: 0, not 0.0."""
+    return {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in limits.items()}
 
 
 def suggest(path: Keys, known: Sequence[Keys], *, show: Callable[[Keys], str] = ".".join) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
@@ -155,6 +155,8 @@ def _kind(field: FieldInfo, shape: Shape) -> str:
 def type_name(annotation: Any) -> str:
     """A field's type in a few words."""
     origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_name(args[0])
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_name(arg) for arg in args))
     if origin is Literal:
@@ -200,7 +202,7 @@ def _element(value: Any) -> str:
 
 
 def _sentence(text: str | None) -> str:
-    return " ".join(inspect.cleandoc(text or "").split())
+    return " ".join(inspect.cleandoc(text or "").replace("``", "").split())
 
 
 def _heading(section: Section) -> RenderableType:

@@ -48,15 +48,15 @@ def flag(path: Keys) -> str:
     return "--" + ".".join(path).replace("_", "-")
 
 
-def parse(cls: type[C], argv: Sequence[str]) -> C:
-    """The Config of class ``cls`` with the options in ``argv`` in place of its defaults.
+def parse(cls: type[C], argv: Sequence[str], *, start: Mapping[str, Any] | None = None) -> C:
+    """The Config of class ``cls`` with the options in ``argv`` in place of those in ``start``, or else its defaults.
 
     Raises:
         ConfigError: lists all mistakes: unknown options with the nearest name, wrong types, values out of range,
         unknown
             plug-ins, and the ``problems`` of the values taken together.
     """
-    tree, problems = overrides(cls, argv)
+    tree, problems = overrides(cls, argv, start=start)
     config: C | None = None
     try:
         config = cls.model_validate(tree)
@@ -94,10 +94,12 @@ def _without(tree: Mapping[str, Any], path: Keys) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key != name}
 
 
-def overrides(cls: type[Config], argv: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
-    """What ``argv`` sets, as nested mappings for ``cls``, and what could not be placed."""
+def overrides(
+    cls: type[Config], argv: Sequence[str], *, start: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Problem]]:
+    """``start`` with what ``argv`` sets, as nested mappings for ``cls``, and what could not be placed."""
     given, problems = _read(argv)
-    tree: dict[str, Any] = {}
+    tree: dict[str, Any] = dict(start or {})
     seen: set[Keys] = set()
     # A plug-in is chosen before its options are looked at, in whichever order they stand.
     for option in sorted(given, key=lambda option: len(option.path)):
@@ -228,7 +230,7 @@ def _value(option: Given, field: FieldInfo, shape: Shape, *, current: Any) -> An
         return _many(option, field, shape, current)
     if len(option.values) > 1:
         raise Mistake(f"got {len(option.values)} values, expected one: put quotes around a text with spaces")
-    (text,) = option.values
+    text = option.values[0]
     if text in NONE and shape.optional:
         return None
     if shape.nests:

@@ -48,14 +48,14 @@ def run(main: Callable[..., Any], argv: Sequence[str]) -> int:
             return show_help(main, cls, words)
         config = parse(cls, words)
     except ConfigError as error:
-        return _complain(error, code=MISTAKE)
+        return complain(error, code=MISTAKE, hint="--help lists the options")
     if "--check" in argv:
         Console(highlight=False, soft_wrap=True).print(Text(f"{_name(main)}: the options are right", style="green"))
         return 0
     try:
         main(config)
     except M2flowError as error:
-        return _complain(error, code=MISTAKE if isinstance(error, ConfigError) else FAILURE)
+        return complain(error, code=MISTAKE if isinstance(error, ConfigError) else FAILURE)
     except KeyboardInterrupt:
         return _interrupted(main, cls, words)
     return 0
@@ -98,7 +98,8 @@ def _name(main: Callable[..., Any]) -> str:
     return str(path)
 
 
-def _complain(error: M2flowError, *, code: int) -> int:
+def complain(error: M2flowError, *, code: int, hint: str = "") -> int:
+    """Print what is wrong, for a person to read; returns ``code``."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
         return code
@@ -109,8 +110,9 @@ def _complain(error: M2flowError, *, code: int) -> int:
     body.highlight_regex(r"(?m)^  --[\w.\[\]-]+", "bold yellow")
     if rest:
         console.print(body)
-    hint = "--help lists the options" if code == MISTAKE else f"{TRACEBACK}=1 shows where it was raised"
-    console.print(Text(hint, style="dim"))
+    hint = f"{TRACEBACK}=1 shows where it was raised" if code == FAILURE else hint
+    if hint:
+        console.print(Text(hint, style="dim"))
     return code
 
 
