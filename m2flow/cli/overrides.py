@@ -230,7 +230,7 @@ def _value(option: Given, field: FieldInfo, shape: Shape, *, current: Any) -> An
         return _many(option, field, shape, current)
     if len(option.values) > 1:
         raise Mistake(f"got {len(option.values)} values, expected one: put quotes around a text with spaces")
-    text = option.values[0]
+    text = next(iter(option.values))
     if text in NONE and shape.optional:
         return None
     if shape.nests:
