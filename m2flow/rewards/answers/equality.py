@@ -91,7 +91,7 @@ def _equal_functions(a: Node, b: Node) -> bool:
     for point in range(len(numeric.POINTS)):
         try:
             (x, y), tolerance, is_complex = numeric.values((a, b), point)
-        except Undefined:
+        except (Undefined, TooLarge):
             continue
         except NotRational:
             return False
@@ -127,7 +127,7 @@ def _proportional_numeric(a: Node, b: Node) -> bool:
     for point in range(len(numeric.POINTS)):
         try:
             (x, y), tolerance, is_complex = numeric.values((a, b), point)
-        except (Undefined, NotRational):
+        except (Undefined, TooLarge, NotRational):
             continue
         if not is_complex and abs(x) > tolerance and abs(y) > tolerance:
             ratios.append((x / y, tolerance))

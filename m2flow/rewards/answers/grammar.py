@@ -317,6 +317,8 @@ class Grammar:
     def _function(self, text: str) -> Node:
         name = text[1:]
         base = self.argument() if self.accept("_") else None
+        if base is not None and name != "log":
+            raise Malformed(f"{text} with a subscript")
         exponent = self._exponent() if self.accept("^") else None
         args = (self._operand(),) if base is None else (self._operand(), base)
         inverse = exponent == Number(Fraction(-1)) and f"arc{name}" in FUNCTIONS

@@ -21,6 +21,7 @@ MAX_DIGITS = 3_000
 _TOLERANCE_DIGITS = 30
 _MAX_LOG = 1e6
 """Largest natural logarithm of a value that is worked out."""
+_MAX_FACTORIAL = 200
 POINTS = (
     (0.1, 3.0),
     (0.1, 3.0),
@@ -119,7 +120,9 @@ def _log(x: Any, base: Any = None) -> Any:
 
 
 def _factorial(x: Any) -> Any:
-    if abs(x) > 2_000:
+    if mp.im(x) == 0 and mp.re(x) < 0 and mp.isint(x):
+        raise Undefined
+    if abs(x) > _MAX_FACTORIAL:
         raise TooLarge
     return mp.factorial(x)
 

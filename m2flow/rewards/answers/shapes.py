@@ -278,7 +278,9 @@ def _closes_last(tokens: Sequence[Token]) -> bool:
 
 def _grid(tokens: Sequence[Token], text: str) -> Shape:
     name, rest = _environment(tokens)
-    end = max(i for i, token in enumerate(rest) if token.text == r"\end")
+    end = max((i for i, token in enumerate(rest) if token.text == r"\end"), default=None)
+    if end is None:
+        raise Malformed("an environment that does not end")
     if name not in _MATRICES:
         raise Unfamiliar(name)
     body = rest[:end]

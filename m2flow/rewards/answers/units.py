@@ -141,8 +141,10 @@ class _Builder:
         if low in ("square", "sq", "cubic", "cu"):
             self.next_power = 2 if low.startswith("sq") else 3
             return True
-        if low in ("squared", "cubed") or word.startswith("^"):
-            return self._raise({"squared": 2, "cubed": 3}.get(low) or int(word[1:].replace(" ", "")[:4]))
+        if low in ("squared", "cubed"):
+            return self._raise(2 if low == "squared" else 3)
+        if word.startswith("^"):
+            return len(word) > 1 and self._raise(int(word[1:].replace(" ", "")[:4]))
         return self._multiply(word)
 
     def _multiply(self, word: str) -> bool:
