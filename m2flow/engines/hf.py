@@ -1,37 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generation with the policy's own Hugging Face module: continuous batching in this process, on any device."""
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
 from m2flow.config import Config as BaseConfig
 from m2flow.data.samples import Group, Prompt
 from m2flow.engines.base import Engine, SamplingConfig
-from m2flow.engines.decoding.active import Active, Pending
-from m2flow.engines.decoding.cache import Decode, Prefill
-from m2flow.engines.decoding.draw import Drawn, draw, uniforms
+from m2flow.engines.decoding.admission import Admission, Room
+from m2flow.engines.decoding.cache import CacheLayout, Inputs
+from m2flow.engines.decoding.cohort import Cohort, Lane, Pending
+from m2flow.engines.decoding.draw import draw, uniforms
+from m2flow.engines.decoding.stopping import Stopping
 from m2flow.errors import EngineError
 
 
 class Hf(Engine):
     """Continuous batching over packed rows.
 
-    A group's prompt is computed once. A sample that ends leaves its row to the next one at once, so none waits for the
-    longest. Samples are seeded one by one; they agree between batches to the accuracy of the matrix product.
+    A group's prompt is computed and kept once. Samples that end leave the batch at once and others begin in their
+    place, so none waits for the longest. Samples are seeded one by one; they agree between batches to the accuracy of
+    the matrix product.
     """
 
     class Config(BaseConfig):
         """Options of the engine."""
 
         max_batch_size: int = Field(default=256, ge=1)
-        """Samples that are generated at a time."""
+        """Samples that are generated at a time. If a group has more, its prompt is computed again for each batch."""
         max_prefill_tokens: int = Field(default=4096, ge=1)
-        """Prompt tokens computed in one forward; a longer prompt has a forward of its own."""
+        """Prompt tokens computed in one forward; a longer prompt takes several."""
+        max_cache_tokens: int = Field(default=65536, ge=2)
+        """Tokens whose keys and values may be kept: each prompt once, and max_new_tokens for each sample begun."""
 
     def __init__(self, config: Any, policy: Any) -> None:
         super().__init__(config, policy)
@@ -39,11 +47,30 @@ class Hf(Engine):
         """Version of the weights that were last taken over; ``None`` before first use."""
 
     def load_weights(self, policy: Any) -> None:
-        """Take over the weights of ``policy``; where it is this engine's own policy they are in place already."""
+        """Take over the weights of ``policy``; where it is this engine's own policy they are in place already.
+
+        Raises:
+            EngineError: names or shapes of the tensors are not those of this engine's policy.
+        """
         if policy is not self.policy:
-            self.policy.load_state(policy.state())
+            _copy_weights(policy.state(), self.policy.state())
             self.policy.version = policy.version
         self.version = policy.version
+
+    def require_current(self) -> int:
+        """The version of the weights, which is the one that was last taken over.
+
+        Raises:
+            EngineError: the weights have moved on since.
+        """
+        if self.version is None:
+            self.version = self.policy.version
+        if self.version != self.policy.version:
+            raise EngineError(
+                f"the policy's weights are at version {self.policy.version} and this engine took over version "
+                f"{self.version}: call rollout.load_weights(learner) after learner.update"
+            )
+        return self.policy.version
 
     def generate(
         self,
@@ -54,141 +81,145 @@ class Hf(Engine):
         seed: int,
         iteration: int,
     ) -> Iterator[Group]:
-        """See ``Engine.generate``. All prompts are checked before the first token is made."""
+        """See ``Engine.generate``. All prompts are read and checked by the call, before the first token is made.
+
+        A prompt that is there twice is answered twice, differently.
+        """
         if samples_per_prompt < 1:
             raise EngineError(f"samples_per_prompt is {samples_per_prompt}, expected at least 1")
-        if self.version is None:
-            self.version = self.policy.version
-        if self.version != self.policy.version:
-            raise EngineError(
-                f"the policy's weights are at version {self.policy.version} and this engine took over version "
-                f"{self.version}: call rollout.load_weights(learner) after learner.update"
+        self.require_current()
+        groups, seen = [], Counter()
+        for prompt in prompts:
+            ids = self._encode(prompt, sampling)
+            groups.append(
+                Pending(prompt=prompt, prompt_ids=ids, num_samples=samples_per_prompt, occurrence=seen[prompt.id])
             )
-        waiting = deque(self._pending(prompt, samples_per_prompt, sampling) for prompt in list(prompts))
-        batch = _Batch(self, sampling, seed=seed, iteration=iteration)
-        while waiting or batch.active:
-            with torch.inference_mode():
-                finished = batch.step(waiting)
-            yield from finished
+            seen[prompt.id] += 1
+        return _Generation(self, groups, sampling, seed=seed, iteration=iteration).run()
 
-    def _pending(self, prompt: Prompt, num_samples: int, sampling: SamplingConfig) -> Pending:
+    def _encode(self, prompt: Prompt, sampling: SamplingConfig) -> Int[np.ndarray, "P"]:
         ids = self.policy.encode(prompt)
         if len(ids) + sampling.max_new_tokens > self.policy.max_context:
             raise EngineError(
                 f"prompt '{prompt.id}' has {len(ids)} tokens; with max_new_tokens {sampling.max_new_tokens} that is "
                 f"more than the model's context of {self.policy.max_context}: shorten the prompt or the response"
             )
-        return Pending(prompt=prompt, prompt_ids=ids, num_samples=num_samples, num_waiting=num_samples)
+        return ids
 
 
-class _Batch:
-    """The samples that are being generated now."""
+def _copy_weights(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    wrong = sorted(given.keys() ^ own.keys())
+    wrong += sorted(name for name in given.keys() & own.keys() if given[name].shape != own[name].shape)
+    if wrong:
+        raise EngineError(
+            f"these weights belong to another model: {len(wrong)} tensors are missing, unexpected or of another shape "
+            f"({', '.join(wrong[:3])}); give the engine a policy with the learner's model and adapter options"
+        )
+    with torch.no_grad():
+        for name, weight in own.items():
+            weight.copy_(given[name])
 
-    def __init__(self, engine: Hf, sampling: SamplingConfig, *, seed: int, iteration: int) -> None:
+
+class _Generation:
+    """One call of ``generate``: what waits, what is being generated, and the steps that move it on."""
+
+    def __init__(
+        self, engine: Hf, groups: list[Pending], sampling: SamplingConfig, *, seed: int, iteration: int
+    ) -> None:
         self.engine, self.policy, self.sampling = engine, engine.policy, sampling
         self.seed, self.iteration = seed, iteration
-        self.active: list[Active] = []
-        self.cache = Decode(engine.config.max_batch_size)
         self.device = self.policy.head_weight.device
-        self.version = engine.version or 0
+        self.stopping = Stopping(self.policy, sampling)
+        self.room = Room(**engine.config.model_dump())
+        self.admission = Admission(groups, self.room, max_new_tokens=sampling.max_new_tokens)
+        self.cohorts: list[Cohort] = []
+        """Those with samples that have not ended."""
+        self.filling: Cohort | None = None
+        """The one whose prompts are not in the cache yet."""
 
-    def step(self, waiting: deque[Pending]) -> list[Group]:
-        """One token for every active sample, then the first tokens of new ones; returns the groups that this
-        finishes."""
-        finished = self._decode() if self.active else []
-        if waiting and len(self.active) < self.cache.num_rows:
-            finished += self._admit(waiting)
-        return finished
+    def run(self) -> Iterator[Group]:
+        """Step until nothing is left."""
+        while self.admission or self.cohorts or self.filling:
+            version = self.engine.require_current()
+            with torch.inference_mode(), _evaluating(self.policy.module):
+                self._admit()
+                finished = self._step(version)
+            yield from finished
 
-    def _decode(self) -> list[Group]:
-        positions = self.cache.begin(len(self.active)).to(self.device)
-        tokens = torch.tensor([row.tokens[-1] for row in self.active], device=self.device)
-        hidden = self.policy.hidden(tokens, positions, self.cache)
-        return self._take(0, self.policy.logits(hidden))
+    def _admit(self) -> None:
+        if self.filling is not None:
+            return
+        rows = sum(cohort.num_rows for cohort in self.cohorts)
+        tokens = sum(cohort.num_cache_tokens for cohort in self.cohorts)
+        if lanes := self.admission.next(used_rows=rows, used_tokens=tokens):
+            numbers = np.stack([self._uniforms(lane, index) for lane in lanes for index in lane.indices])
+            self.filling = Cohort(lanes, numbers, device=self.device)
 
-    def _admit(self, waiting: deque[Pending]) -> list[Group]:
-        start, free = len(self.active), self.cache.num_rows - len(self.active)
-        chosen: list[Pending] = []
-        while waiting and free > 0:
-            pending = waiting[0]
-            taken = min(free, pending.num_waiting)
-            chosen += [pending] * taken
-            free, pending.num_waiting = free - taken, pending.num_waiting - taken
-            if not pending.num_waiting:
-                waiting.popleft()
-        self._prefill(list({id(p): p for p in chosen if not p.keys}.values()))
-        logits = []
-        for row, pending in enumerate(chosen, start):
-            logits.append(pending.first_logits)
-            self.cache.admit(row, pending.keys)
-            self.active.append(self._start(pending))
-        for pending in chosen:
-            if not pending.num_waiting:
-                pending.keys, pending.first_logits = [], None
-        return self._take(start, torch.stack([row for row in logits if row is not None]))
-
-    def _start(self, pending: Pending) -> Active:
-        index = sum(row.pending is pending for row in self.active) + len(pending.samples)
-        numbers = uniforms(
+    def _uniforms(self, lane: Lane, index: int) -> Float[np.ndarray, "max_new"]:
+        return uniforms(
             seed=self.seed,
             iteration=self.iteration,
-            prompt_id=pending.prompt.id,
-            index=index,
+            prompt_id=lane.pending.prompt.id,
+            index=index + lane.pending.occurrence * lane.pending.num_samples,
             number=self.sampling.max_new_tokens,
         )
-        return Active(pending=pending, index=index, uniforms=numbers)
 
-    def _prefill(self, new: list[Pending]) -> None:
-        while new:
-            part, num_tokens = [new.pop(0)], 0
-            num_tokens = len(part[0].prompt_ids)
-            while new and num_tokens + len(new[0].prompt_ids) <= self.engine.config.max_prefill_tokens:
-                num_tokens += len(new[0].prompt_ids)
-                part.append(new.pop(0))
-            self._compute(part)
+    def _step(self, version: int) -> list[Group]:
+        """One forward: a token for every active sample, and prompts of new ones; the groups that it finishes."""
+        inputs = [cohort.decode() for cohort in self.cohorts]
+        ends = copies = np.arange(sum(part.num_tokens for part, *_ in inputs))
+        if self.filling is not None:
+            inputs.append(self.filling.prefill(self.room.max_prefill_tokens))
+            if self.filling.is_prefilled:
+                # A prompt's last token speaks for all its samples.
+                copies = np.concatenate((copies, len(ends) + self.filling.lane_of_row))
+                ends = np.concatenate((ends, len(ends) + self.filling.prompt_ends))
+                self.cohorts.append(self.filling)
+                self.filling = None
+        hidden = self._forward(inputs)
+        if not len(copies):
+            return []
+        logits = self.policy.logits(hidden if len(ends) == len(hidden) else hidden[self._tensor(ends)])
+        return self._append(logits if len(copies) == len(ends) else logits[self._tensor(copies)], version)
 
-    def _compute(self, part: list[Pending]) -> None:
-        lengths = [len(pending.prompt_ids) for pending in part]
-        layout = Prefill(lengths)
-        tokens = torch.cat([torch.from_numpy(pending.prompt_ids) for pending in part]).to(self.device)
-        positions = torch.cat([torch.arange(length) for length in lengths]).to(self.device)
-        hidden = self.policy.hidden(tokens, positions, layout)
-        last = torch.tensor(lengths).cumsum(0) - 1
-        logits = self.policy.logits(hidden[last.to(self.device)])
-        for pending, keys, first in zip(part, layout.prompts, logits, strict=True):
-            pending.keys, pending.first_logits = keys, first
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
 
-    def _take(self, start: int, logits: Tensor) -> list[Group]:
-        rows = self.active[start:]
-        numbers = torch.tensor([row.uniforms[len(row.tokens)] for row in rows], dtype=torch.float64, device=self.device)
-        self._append(rows, draw(logits, numbers, self.sampling))
-        return self._remove_finished(start)
+    def _forward(self, inputs: Sequence[Inputs]) -> Float[Tensor, "tokens width"]:
+        parts, tokens, positions = zip(*inputs, strict=True)
+        row = (self._tensor(np.concatenate(column)) for column in (tokens, positions))
+        return self.policy.hidden(*row, CacheLayout(parts))
 
-    def _append(self, rows: list[Active], drawn: Drawn) -> None:
-        columns = (drawn.tokens, drawn.logprobs, drawn.sampled_logprobs, drawn.entropies)
-        for row, token, logprob, sampled, entropy in zip(rows, *(c.tolist() for c in columns), strict=True):
-            row.tokens.append(token)
-            row.logprobs.append(logprob)
-            row.sampled_logprobs.append(sampled)
-            row.entropies.append(entropy)
-            row.versions.append(self.version)
+    def _append(self, logits: Float[Tensor, "rows vocabulary"], version: int) -> list[Group]:
+        numbers = np.concatenate([cohort.next_uniforms for cohort in self.cohorts])
+        drawn = draw(logits, self._tensor(numbers), self.sampling)
+        columns = {name: value.cpu().numpy() for name, value in vars(drawn).items()}
+        _require_finite(columns["entropies"])
+        finished, start = [], 0
+        for cohort in self.cohorts:
+            own = slice(start, start + cohort.num_rows)
+            start = own.stop
+            finished += cohort.append({name: column[own] for name, column in columns.items()}, version, self.stopping)
+        self.cohorts = [cohort for cohort in self.cohorts if cohort.num_rows]
+        return [pending.group(self.iteration) for pending in finished]
 
-    def _remove_finished(self, start: int) -> list[Group]:
-        finished = []
-        for place in range(len(self.active) - 1, start - 1, -1):
-            row = self.active[place]
-            reason = row.finish_reason(self.policy, self.sampling.stop)
-            if reason is None:
-                continue
-            row.pending.samples.append(row.sample(self.policy, reason, self.sampling.stop))
-            self._free(place)
-            if len(row.pending.samples) == row.pending.num_samples:
-                finished.append(row.pending.group(self.iteration))
-        return finished
 
-    def _free(self, place: int) -> None:
-        last = len(self.active) - 1
-        if place != last:
-            self.cache.move(last, place)
-            self.active[place] = self.active[last]
-        self.active.pop()
+def _require_finite(entropies: np.ndarray) -> None:
+    if not np.isfinite(entropies).all():
+        raise EngineError(
+            "the model's logits are not finite numbers, so its weights have diverged: lower the learning rate, and "
+            "resume from an earlier checkpoint"
+        )
+
+
+@contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    """The module in evaluation mode; in training mode again afterwards, if it was."""
+    was_training = module.training
+    if was_training:
+        module.eval()
+    try:
+        yield
+    finally:
+        if was_training:
+            module.train()
