@@ -41,11 +41,11 @@ class MathAnswer(RewardFunction):
         """Where a completion's final answer stands. boxed: in its last \\boxed, else the completion is the answer;
         boxed_only: nowhere but in a \\boxed; last_number: the last box, else the last number; first_line: the first
         line; marker: the last box, else what follows the last '####' or 'answer is'."""
-        timeout_s: float = Field(2.0, gt=0, le=600)
+        timeout_s: float = Field(default=2.0, gt=0, le=600)
         """Wall-clock time for one verdict, in seconds."""
-        memory_bytes: int = Field(2**30, ge=2**29)
+        memory_bytes: int = Field(default=2**30, ge=2**29)
         """Address space of one process. Not enforced on macOS, which has no such limit."""
-        num_workers: int = Field(2, ge=1, le=256)
+        num_workers: int = Field(default=2, ge=1, le=256)
         """Processes. They start when an answer first needs one."""
         on_failure: Literal["wrong", "none"] = "wrong"
         """An answer that hits a limit gets reward 0 (wrong), or no reward at all (none)."""
@@ -75,7 +75,8 @@ class MathAnswer(RewardFunction):
                 verdicts[i] = verdict
             else:
                 hard.setdefault((gold or "", answer or ""), []).append(i)
-        for found, members in zip(self._pool.judge(list(hard)), hard.values(), strict=True):
+        judged = self._pool.judge(list(hard))
+        for found, members in zip(judged, hard.values(), strict=True):
             verdicts.update(dict.fromkeys(members, self._verdict(found)))
         return [verdicts[i] for i in range(len(responses))]
 

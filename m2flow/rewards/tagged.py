@@ -19,7 +19,7 @@ class Tagged(RewardFunction):
     class Config(Config):
         """Options of ``tagged``."""
 
-        tags: tuple[str, ...] = Field(("think", "answer"), min_length=1)
+        tags: tuple[str, ...] = Field(default=("think", "answer"), min_length=1)
         """Names of the parts, in order."""
         opened: bool = False
         """The prompt ends with the first opening tag already, so that completions begin behind it."""

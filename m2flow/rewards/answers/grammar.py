@@ -111,13 +111,9 @@ class Grammar:
 
     def sum(self) -> Node:
         """``a + b - c``."""
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise Malformed("nested too deep")
         terms = [self.signed(self.product)]
         while self.peek().text in ("+", "-") and self.peek().kind == "sign":
             terms.append(self.signed(self.product))
-        self.depth -= 1
         return terms[0] if len(terms) == 1 else Op("sum", tuple(terms))
 
     def signed(self, inner: Callable[[], Node]) -> Node:
@@ -184,6 +180,8 @@ class Grammar:
         exponents = [self.signed(self.atom)]
         while self.accept("^"):
             exponents.append(self.signed(self.atom))
+        if len(exponents) > MAX_DEPTH:
+            raise Malformed("a tower of powers too high")
         node = exponents.pop()
         while exponents:
             node = Op("power", (exponents.pop(), node))
@@ -191,7 +189,14 @@ class Grammar:
 
     def atom(self) -> Node:
         """A number, name, group or function."""
-        token = self.take()
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Malformed("nested too deep")
+        node = self._atom(self.take())
+        self.depth -= 1
+        return node
+
+    def _atom(self, token: Token) -> Node:
         if token.kind == "number":
             return self._number(token)
         if token.kind == "letter":

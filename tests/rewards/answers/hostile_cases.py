@@ -61,6 +61,8 @@ CASES: dict[str, list[tuple[str, str, bool]]] = {
         ("5", "1/" * 3000 + "1", False),
         ("5", "^" * 4000, False),
         ("5", "2^" * 3000 + "2", False),
+        ("5", r"\sqrt" * 1900 + "5", False),
+        ("5", r"\sin" * 1900 + "5", False),
         ("5", "x" * 6000, False),
         ("5", "5" + "!" * 3000, False),
         ("5", "_" * 4000, False),
