@@ -104,7 +104,7 @@ class Reward:
             if isinstance(function, RewardFunction):
                 function.close()
         if self._runner is not None:
-            self._runner.close()
+            _outside_loops(self._runner.close)
             self._runner = None
 
     def _all_scored(self, groups: Iterable[Group]) -> Iterator[Group]:
@@ -197,14 +197,8 @@ class Reward:
         if self._runner is None:
             # One loop for all calls: clients that a function keeps (connections) belong to the loop they were made in.
             self._runner = asyncio.Runner()
-            weakref.finalize(self, self._runner.close)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self._runner.run(work)
-        # Inside somebody else's event loop (a notebook's), ours needs a thread of its own.
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(self._runner.run, work).result()
+            weakref.finalize(self, _outside_loops, self._runner.close)
+        return _outside_loops(self._runner.run, work)
 
 
 class MathReward(Reward):
@@ -212,6 +206,16 @@ class MathReward(Reward):
 
     def __init__(self, **options: Any) -> None:
         super().__init__({"name": "math_answer", **options})
+
+
+def _outside_loops(call: Callable[..., Any], *args: Any) -> Any:
+    """What ``call`` returns. Inside somebody else's event loop (a notebook's), it gets a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call(*args)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call, *args).result()
 
 
 def _function(given: Given) -> RewardFunction | Scorer:

@@ -96,14 +96,33 @@ class Scorer:
     def _checked(self, value: Any, *, sample: Sample, group: Group) -> float | None:
         if value is None:
             return None
-        if isinstance(value, numbers.Real | np.bool_) and math.isfinite(float(value)):
-            return float(value)
+        if (reward := _as_float(value)) is not None:
+            return reward
         if inspect.iscoroutine(value):
             value.close()
         raise RewardError(
-            f"reward '{self.name}' returned {value!r} ({type(value).__name__}) for {where(sample, group)}, "
+            f"reward '{self.name}' returned {_shown(value)} ({type(value).__name__}) for {where(sample, group)}, "
             "expected a finite number, a bool, or None where it does not apply"
         )
+
+
+def _as_float(value: Any) -> float | None:
+    """``value`` as a finite float, where it is one."""
+    if not isinstance(value, numbers.Real | np.bool_):
+        return None
+    try:
+        reward = float(value)
+    except OverflowError:
+        return None
+    return reward if math.isfinite(reward) else None
+
+
+def _shown(value: Any) -> str:
+    """``value`` in at most a line or two; Python does not write out integers of any length."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def where(sample: Sample, group: Group) -> str:
