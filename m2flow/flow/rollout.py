@@ -15,34 +15,60 @@ class _Parts(Config):
 
     engine: EngineConfig
     """What generates."""
+    sampling: SamplingConfig
+    """How the next token is drawn."""
 
 
 class Rollout:
-    """Samples from ``policy`` with an engine: an id (``"hf"``), a mapping of its options, or its Config."""
+    """Samples from ``policy`` with an engine.
+
+    Args:
+        policy: the ``Llm`` to sample from.
+        engine: an id (``"hf"``), a mapping of its ``name`` and options, or its Config.
+        sampling: how the next token is drawn, unless a call says otherwise: a SamplingConfig or a mapping.
+        seed: of all samples; left out, the run's.
+
+    Raises:
+        ConfigError: no such engine, or an option that it does not have.
+    """
 
     context: Any = None
 
-    def __init__(self, policy: Any, *, engine: Any = "hf", sampling: SamplingConfig | None = None) -> None:
-        parts: Any = _Parts(engine=engine)
+    def __init__(self, policy: Any, *, engine: Any = "hf", sampling: Any = None, seed: int | None = None) -> None:
+        parts: Any = _Parts.from_dict({"engine": engine, "sampling": sampling or {}})
         self.engine: Engine = build(parts.engine, policy)
-        self.sampling = sampling or SamplingConfig()
+        self.sampling: SamplingConfig = parts.sampling
+        self.seed = seed
 
     def generate(
         self, prompts: Iterable[Prompt], samples_per_prompt: int = 8, sampling: SamplingConfig | None = None
     ) -> Iterator[Group]:
         """One group for each prompt, in the order in which they finish; ``sampling`` overrides the role's own.
 
+        For a greedy evaluation give ``samples_per_prompt=1`` and a ``sampling`` of temperature 0.
+
         Raises:
             EngineError: a prompt does not fit in the context, or the weights moved on without ``load_weights``.
         """
-        yield from self.engine.generate(
+        groups = self.engine.generate(
             prompts,
             samples_per_prompt=samples_per_prompt,
-            sampling=sampling or self.sampling,
-            seed=self.context.seed if self.context is not None else 0,
-            iteration=self.context.iteration if self.context is not None else 0,
+            sampling=self.sampling if sampling is None else sampling,
+            seed=self._seed(),
+            iteration=0 if self.context is None else self.context.iteration,
         )
+        # A generator, which is what makes the call a stream of groups.
+        return (group for group in groups)
+
+    def _seed(self) -> int:
+        if self.seed is not None:
+            return self.seed
+        return 0 if self.context is None else self.context.seed
 
     def load_weights(self, learner: Any) -> None:
-        """Take over the learner's weights; later samples carry its version."""
+        """Take over the learner's weights; later samples carry its version.
+
+        Raises:
+            EngineError: the learner trains another model.
+        """
         self.engine.load_weights(learner.policy)

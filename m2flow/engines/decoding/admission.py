@@ -42,8 +42,8 @@ class Admission:
         if most < 1:
             raise EngineError(
                 f"prompt '{group.prompt.id}' has {len(group.prompt_ids)} tokens; with max_new_tokens "
-                f"{self.max_new_tokens} that is more than the engine's max_cache_tokens of {self.room.max_cache_tokens}: "
-                "raise it"
+                f"{self.max_new_tokens} that is more than the engine's max_cache_tokens "
+                f"of {self.room.max_cache_tokens}: raise it"
             )
         starts = range(0, group.num_samples, most)
         return [Lane(pending=group, indices=range(i, min(i + most, group.num_samples))) for i in starts]
