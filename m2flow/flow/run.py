@@ -193,6 +193,7 @@ class Run:
         self.iteration = state["iteration"]
 
     def _finish_iteration(self, source: Source[Any] | None, store: Store, recorder: Recorder) -> None:
+        self.log(self._runtime.metrics())
         recorder.log(self.iteration, self._metrics)
         recorder.samples(self.iteration, _rows(self._scored))
         self._metrics, self._scored = {}, ()

@@ -33,6 +33,15 @@ class Inline:
             result = getattr(role, method)(*args, **kwargs)
             return list(result) if inspect.isgenerator(result) else [result]
 
+    def metrics(self) -> dict[str, float]:
+        """What roles with a method ``metrics`` counted since the last call; counts of one name add up."""
+        found: dict[str, float] = {}
+        for role in self.roles.values():
+            counted = role.metrics() if callable(getattr(type(role), "metrics", None)) else {}
+            for name, count in counted.items():
+                found[name] = found.get(name, 0.0) + count
+        return found
+
     def state(self) -> dict[str, Any]:
         """The state of every role that has one, by name."""
         return {name: role.state() for name, role in self.roles.items() if callable(vars(type(role)).get("state"))}

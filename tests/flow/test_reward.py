@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+import json
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 from m2flow.data.samples import Group, Prompt, Sample
 from m2flow.errors import ConfigError, RewardError
 from m2flow.flow.reward import MathReward, Reward
+from m2flow.flow.run import Run, RunConfig
 from m2flow.rewards.base import Response, RewardFunction, Verdict
 from m2flow.rewards.math_answer import MathAnswer
 
@@ -327,3 +329,12 @@ def test_scored_groups_are_not_scored_again_for_a_summary():
 def test_mistakes_are_said_on_construction(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_the_run_logs_what_went_wrong_in_every_iteration(tmp_path):
+    with Run(RunConfig(iterations=2, run_dir=tmp_path / "run")) as run:
+        reward = run.role(MathReward(timeout_s=0.3))
+        for _ in run.iterations():
+            list(reward.score([group(SLOW if run.iteration == 0 else "4")]))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["reward/math_answer_timeouts"] for line in lines] == [1.0, 0.0]

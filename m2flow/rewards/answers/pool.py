@@ -29,6 +29,7 @@ class Worker:
 
     def __init__(self, timeout_s: float, memory_bytes: int) -> None:
         self.timeout_s = timeout_s
+        self.owner = os.getpid()
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the worker lives)
         code = "m2flow.rewards.answers.worker"
         self.process = subprocess.Popen(
@@ -72,7 +73,7 @@ class Worker:
         """
         said = REPLIES.get(os.read(self.outlet, 1))
         if said is None and not self.is_ready:
-            self.kill()
+            self.process.wait()
             raise RewardError(f"the process that judges answers does not start: {self._last_words()}")
         self.is_ready, self.is_lost = True, said is None
         return said or "crash"
@@ -82,14 +83,16 @@ class Worker:
         return self.errors.read().decode(errors="replace").strip()[-2000:] or f"exit code {self.process.returncode}"
 
     def kill(self) -> None:
-        """End it and what it forked, at once."""
+        """End it and what it forked, at once. A copy of this object in a forked process leaves it alone."""
+        if self.owner != os.getpid():
+            return
         self.is_lost = True
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        for file in (self.process.stdin, self.process.stdout, self.errors):
+            if file is not None:
+                file.close()
 
 
 def _kill_all(workers: "list[Worker]") -> None:
