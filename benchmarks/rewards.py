@@ -4,11 +4,11 @@
 python benchmarks/rewards.py [--number 20000] [--file tests/conformance/math/math_answers.json]
 
 Three loads: plain arithmetic answers, formulas that have to be read, and hostile ones among plain (one in 20).
-Math-Verify has its own limit of 5 s a call; ``math_answer`` runs with its defaults. Its processes are started before the
+Math-Verify has its own limit of 5 s a call; ``math_answer`` runs with its defaults, its processes started before the
 clock is. Wall-clock time, and how many verdicts of the file of judged cases each gets right.
 
-Recorded on two busy cores (math-verify 0.9.0, December 2026): plain 265,000 verdicts per second against 840, formulas 2,400
-against 47, hostile 500 against 6; of the 199 judged cases 199 right in 2.2 s against 190 in 38 s.
+Recorded on two busy cores (math-verify 0.9.0, December 2026): plain 265,000 verdicts a second against 840, formulas
+2,400 against 47, hostile 500 against 6; of the 199 judged cases 199 right in 2.2 s against 190 in 38 s.
 """
 
 import argparse

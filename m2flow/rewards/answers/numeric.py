@@ -22,18 +22,8 @@ _TOLERANCE_DIGITS = 30
 _MAX_LOG = 1e6
 """Largest natural logarithm of a value that is worked out."""
 _MAX_FACTORIAL = 200
-POINTS = (
-    (0.1, 3.0),
-    (0.1, 3.0),
-    (0.1, 3.0),
-    (4.0, 30.0),
-    (4.0, 30.0),
-    (-3.0, 3.0),
-    (-3.0, 3.0),
-    (-3.0, 3.0),
-    (-30.0, -4.0),
-)
-"""Ranges that variables are drawn from, one a point."""
+POINTS = (*[(0.1, 3.0)] * 3, *[(4.0, 30.0)] * 2, *[(-3.0, 3.0)] * 16, (-30.0, -4.0))
+"""Ranges that variables are drawn from, one a point: enough of them for two or three variables to have all signs."""
 
 
 class Evaluator:

@@ -75,7 +75,9 @@ class Worker:
         if said is None and not self.is_ready:
             self.process.wait()
             raise RewardError(f"the process that judges answers does not start: {self._last_words()}")
-        self.is_ready, self.is_lost = True, said is None
+        self.is_ready = True
+        # After a crash nobody knows how much of a request was read: such a worker is not asked again.
+        self.is_lost = said in (None, "crash")
         return said or "crash"
 
     def _last_words(self) -> str:

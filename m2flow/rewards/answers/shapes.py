@@ -92,7 +92,8 @@ def _several(tokens: list[Token]) -> Shape:
 
 
 def _one(tokens: list[Token]) -> Shape:
-    if any(token.text in (r"\pm", r"\mp") for token in tokens):
+    is_set = tokens[0].text == r"\{" and _closes_last(tokens)
+    if not is_set and any(token.text in (r"\pm", r"\mp") for token in tokens):
         return _plus_minus(tokens)
     if len(parts := split(tokens, r"\cup")) > 1:
         return Collection(joined(tokens), "union", tuple(map(_one, _filled(parts))))
@@ -232,7 +233,7 @@ def _object(tokens: list[Token]) -> Shape:
         if first == r"\{" and len(parts := split(inner, "|", ":")) == 2 and (built := _set_builder(*parts)):
             return built
         if first == r"\{":
-            return Collection(text, "set", tuple(map(_one, _filled(split(inner, ",", ";")))))
+            return Collection(text, "set", _elements(split(inner, ",", ";")))
         if first in ("(", "[") and len(parts := split(inner, ",", ";")) > 1:
             return Ordered(text, first + tokens[-1].text, tuple(map(_one, _filled(parts))))
         if first == "{" and len(parts := split(inner, ",", ";")) > 1:
@@ -242,6 +243,12 @@ def _object(tokens: list[Token]) -> Shape:
     if len(parts := split(tokens, ":")) > 1:
         return Ordered(text, "::", tuple(map(_object, _filled(parts))))
     return _value(tokens, text)
+
+
+def _elements(parts: list[list[Token]]) -> tuple[Shape, ...]:
+    """What a set holds; ``\\pm 1`` is two elements."""
+    read = [_one(part) for part in _filled(parts)]
+    return tuple(element for shape in read for element in (shape.items if isinstance(shape, Many) else (shape,)))
 
 
 def _set_builder(element: list[Token], condition: list[Token]) -> Shape | None:

@@ -2,9 +2,9 @@
 """The process that judges answers: ``python -m m2flow.rewards.answers.worker PARENT_PID TIMEOUT_S MEMORY_BYTES``.
 
 Two processes, in fact. The *keeper* imports everything once and forks a *judge*, which reads requests, writes verdicts
-and may be killed at any moment: by its own alarm, by its memory limit, by a crash in an interpreter that a hostile
-answer drove too deep. The keeper, which never sees an answer, then reports what happened and forks the next one, in
-milliseconds.
+and may end at any moment: by its own alarm, by its memory limit, by a crash in an interpreter that a hostile answer
+drove too deep. The keeper, which never sees an answer, then reports what happened and forks the next one, in
+milliseconds. Only after a crash it ends as well: the judge may have died in the middle of a request.
 
 A request is two texts, each as a length (4 bytes, big-endian) and that much UTF-8; a reply is one byte
 (``pool.REPLIES``).
@@ -64,7 +64,10 @@ def serve(parent: int, *, timeout_s: float, memory_bytes: int) -> None:
             return
         # The default action of the alarm ends the process, also inside a long operation in C.
         signal.setitimer(signal.ITIMER_REAL, timeout_s)
-        right = judge(gold, answer)
+        try:
+            right = judge(gold, answer)
+        except MemoryError:
+            os._exit(_OUT_OF_MEMORY)
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.write(1, b"1" if right else b"0")
 
@@ -75,8 +78,6 @@ def _run_judge(parent: int, *, timeout_s: float, memory_bytes: int) -> None:
     try:
         serve(parent, timeout_s=timeout_s, memory_bytes=memory_bytes)
         code = 0
-    except MemoryError:
-        code = _OUT_OF_MEMORY
     finally:
         os._exit(code)
 
@@ -89,7 +90,7 @@ def _reply(status: int) -> bytes | None:
 
 
 def keep(parent: int, *, timeout_s: float, memory_bytes: int) -> None:
-    """Fork judges, one after another, until the parent has no more questions."""
+    """Fork judges, one after another, until the parent has no more questions or a judge crashes."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.write(1, b"R")
     while True:
@@ -100,6 +101,8 @@ def keep(parent: int, *, timeout_s: float, memory_bytes: int) -> None:
         if reply is None:
             return
         os.write(1, reply)
+        if reply == b"C":
+            return
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def test_a_box_that_is_not_closed_is_a_box_without_an_answer():
 
 @pytest.mark.parametrize(
     "hostile",
-    [r"\boxed{" * 10**6, "{" * 10**7, "1," * 10**6, "answer is " * 10**6, "- " * 10**6, r"\boxed{" + "{}" * 10**6],
+    [r"\boxed{" * 10**6, "{" * 10**7, "1," * 10**6, "answer is " * 10**6, "- " * 10**6, r"\boxed{" + "{}" * 10**5],
 )
 def test_megabytes_are_searched_in_linear_time(hostile):
     for how in ("boxed", "last_number", "first_line", "marker"):

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -85,17 +86,29 @@ def test_unpaired_surrogates_are_no_trouble(pool):
 
 
 @linux_only
-def test_a_judge_killed_from_outside_is_a_crash_and_is_replaced(pool):
+def test_after_a_judge_died_between_questions_no_verdict_goes_to_the_wrong_one(pool):
     pool.judge([("1", "1")])
-    (worker,) = pool._workers
-    keeper = worker.process.pid
-    worker.give(0, b"".join(map(pools._framed, SLOW)))
-    assert eventually(lambda: len(processes(keeper)) == 2)
-    os.kill(max(processes(keeper)), signal.SIGKILL)
-    assert worker.receive() == "crash"
-    worker.job = None
-    assert pool.judge([("1/2", "0.5")]) == ["right"]
-    assert worker.process.pid == keeper
+    keeper = pool._workers[0].process.pid
+    (idle,) = set(processes(keeper)) - {keeper}
+    os.kill(idle, signal.SIGKILL)
+    pairs = [(str(i), f"{i if i % 2 else i + 1}.0") for i in range(20)]
+    found = pool.judge(pairs)
+    assert found.count("crash") <= 1
+    assert [f for f in zip(found, pairs, strict=True) if f[0] != "crash"] == [
+        ("right" if i % 2 else "wrong", pair) for i, pair in enumerate(pairs) if found[i] != "crash"
+    ]
+    assert keeper not in [worker.process.pid for worker in pool._workers]
+
+
+@linux_only
+def test_a_judge_killed_in_the_middle_of_a_question_is_a_crash():
+    pool = Pool(num_workers=1, timeout_s=60, memory_bytes=2**30)
+    pool.judge([("1", "1")])
+    keeper = pool._workers[0].process.pid
+    (busy,) = set(processes(keeper)) - {keeper}
+    threading.Timer(0.5, os.kill, (busy, signal.SIGKILL)).start()
+    assert pool.judge([SLOW, ("1/2", "0.5")]) == ["crash", "right"]
+    pool.close()
 
 
 @linux_only
