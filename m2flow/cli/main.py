@@ -17,6 +17,7 @@ from m2flow.errors import ConfigError, M2flowError
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
     help="Reinforcement learning for language models: you write the flow as a script, m2flow runs it.",
 )
 

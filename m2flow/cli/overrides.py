@@ -228,9 +228,9 @@ def _value(option: Given, field: FieldInfo, shape: Shape, *, current: Any) -> An
         return _bare(option, field, shape, current)
     if shape.many:
         return _many(option, field, shape, current)
-    if len(option.values) > 1:
+    text, *more = option.values
+    if more:
         raise Mistake(f"got {len(option.values)} values, expected one: put quotes around a text with spaces")
-    text = next(iter(option.values))
     if text in NONE and shape.optional:
         return None
     if shape.nests:

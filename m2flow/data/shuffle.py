@@ -16,6 +16,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 def permutation(num_items: int, *, seed: int, epoch: int) -> Int64[np.ndarray, "num_items"]:
     """An order of ``num_items`` things that depends on the arguments alone, not on a library's generator or version."""
-    key = _mix(_mix(np.array([seed % 2**64], np.uint64) + np.uint64(GOLDEN)) + np.uint64(epoch) * np.uint64(GOLDEN))
+    # Arrays of one element: they wrap around, where numpy's scalars warn.
+    key = _mix(_mix(np.array([(seed + GOLDEN) % 2**64], np.uint64)) + np.array([epoch * GOLDEN % 2**64], np.uint64))
     counter = np.arange(1, num_items + 1, dtype=np.uint64) * np.uint64(GOLDEN) + key
     return np.argsort(_mix(counter), kind="stable").astype(np.int64)
