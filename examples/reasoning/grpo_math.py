@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model learns arithmetic by GRPO: sample answers, score them, update, repeat.
+"""A language model learns arithmetic by GRPO: sample answers, score them, update, repeat."""
 
-python examples/reasoning/grpo_math.py --help
-"""
+from pydantic import Field
 
 import m2flow as mf
 
@@ -10,13 +9,13 @@ import m2flow as mf
 class Config(mf.RunConfig):
     """GRPO on two-digit addition with the tiny model that ships in the package; every part can be changed."""
 
-    iterations: int = 60
+    iterations: int = Field(default=60, ge=1)
     """How many times to sample, score and update."""
-    prompts_per_iteration: int = 32
+    prompts_per_iteration: int = Field(default=32, ge=1)
     """Problems in one iteration."""
-    samples_per_prompt: int = 8
+    samples_per_prompt: int = Field(default=8, ge=1)
     """Answers to each problem: one group."""
-    evaluate_every: int = 10
+    evaluate_every: int = Field(default=10, ge=0)
     """Iterations between two evaluations on held-out problems; 0 never evaluates."""
     model: mf.Llm.Config = mf.Llm.Config(model="tiny")
     """The model that is trained."""

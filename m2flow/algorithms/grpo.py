@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from m2flow.algorithms.base import Batch
-from m2flow.algorithms.formulas.advantage import Singleton, group_relative
+from m2flow.algorithms.formulas.advantage import Singleton, Spread, group_relative
 from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
 
 
@@ -21,7 +21,11 @@ class Grpo(PolicyGradient):
         singleton: Singleton = Field(default="zero")
         """What a group of one gets: 0, or its score."""
 
+        std_over: Spread = Field(default="group")
+        """Whose deviation that is: the group's, or the whole batch's (an option of TRL)."""
+
     def sample_advantages(self, batch: Batch) -> Float[Tensor, "S"]:
         """Scores, centred and scaled within groups."""
         options = self.config
-        return group_relative(self.scores(batch), batch.group_ids, eps=options.std_eps, singleton=options.singleton)
+        scores, groups = self.scores(batch), batch.group_ids
+        return group_relative(scores, groups, eps=options.std_eps, singleton=options.singleton, over=options.std_over)

@@ -18,9 +18,14 @@ class ReinforcePp(PolicyGradient):
         """Options of REINFORCE++."""
 
         gamma: float = Field(default=1.0, ge=0, le=1)
-        """Discount of a token; not used with the baseline."""
+        """Discount of a token; 1 with the baseline, whose scores have no time."""
         baseline: bool = Field(default=False)
         """Whether scores are centred within groups first; a group of one keeps its score."""
+
+        def problems(self) -> list[str]:
+            """A discount that the baseline would ignore."""
+            ignored = self.baseline and self.gamma != 1
+            return [f"gamma is {self.gamma}, which baseline ignores: leave one of them out"] if ignored else []
 
     def advantages(self, batch: Batch) -> Batch:
         """Whitened returns of each position."""

@@ -14,7 +14,7 @@ from m2flow.algorithms.dapo import Dapo
 from m2flow.algorithms.formulas.advantage import group_relative, return_to_go, rloo, whiten
 from m2flow.algorithms.formulas.aggregate import aggregate
 from m2flow.algorithms.formulas.gae import gae
-from m2flow.algorithms.formulas.kl import kl
+from m2flow.algorithms.formulas.kl import full_kl, kl
 from m2flow.algorithms.formulas.masked import spread, zeroed
 from m2flow.algorithms.formulas.surrogate import Clip, cispo, clipped, ratio, sequence_ratio
 from m2flow.algorithms.formulas.value import value_loss
@@ -22,11 +22,12 @@ from m2flow.algorithms.formulas.value import value_loss
 FOLDER = Path(__file__).parents[1] / "conformance" / "rl"
 
 
-def cases(name: str) -> Any:
-    """One parameter per case of a file: inputs, expected values, tolerances."""
+def cases(name: str, having: str = "") -> Any:
+    """One parameter per case of a file (that has this input): inputs, expected values, tolerances."""
     read = json.loads((FOLDER / f"rl_{name}.json").read_text())
     near = {"rtol": read["rtol"], "atol": read["atol"]}
     found = [pytest.param(c["inputs"], c["expected"], near, id=c["name"]) for c in read["cases"]]
+    found = [case for case in found if not having or having in case.values[0]]
     return pytest.mark.parametrize(("given", "expected", "near"), found)
 
 
@@ -60,19 +61,16 @@ def test_grpo_advantages_equal_those_of_verl(given, expected, near):
     eps = 1e-6 if given["norm_adv_by_std_in_grpo"] else None
     scores, mask = real(given["token_rewards"]).sum(1), masked(given)
     got = group_relative(scores, torch.tensor(given["group_ids"]), eps=eps, singleton="score")
-    # For a group of one verl adds its epsilon in single precision, which is off by 4.6e-8 of the value.
-    close(spread(got, mask), expected["advantages"], {**near, "rtol": 6e-8})
+    close(spread(got, mask), expected["advantages"], near)
 
 
-@pytest.mark.parametrize("given_scale", ["group", "none"])
 @cases("trl_group_advantage")
-def test_group_advantages_equal_those_of_trl(given, expected, near, given_scale):
-    if given["scale_rewards"] != given_scale:
-        pytest.skip("another scale")
+def test_group_advantages_equal_those_of_trl(given, expected, near):
     scores = real(given["rewards"])
     groups = torch.arange(len(scores)) // given["num_generations"]
-    eps = 1e-4 if given_scale == "group" else None
-    close(group_relative(scores, groups, eps=eps), expected["advantages"], near)
+    options = {"group": {"eps": 1e-4}, "batch": {"eps": 1e-4, "over": "batch"}, "none": {"eps": None}}
+    got = group_relative(scores, groups, **options[given["scale_rewards"]])
+    close(got, expected["advantages"], near)
 
 
 @cases("adv_rloo")
@@ -90,9 +88,9 @@ def test_rloo_gives_a_group_of_one_zero(given, expected, near):
 @cases("adv_reinforce_pp")
 def test_reinforce_pp_advantages_equal_those_of_verl(given, expected, near):
     mask = masked(given)
-    got = whiten(return_to_go(real(given["token_rewards"]), mask, gamma=given["gamma"]), mask)
-    # verl divides by the count + 1e-8, which moves the mean by up to 1e-9; here the count is exact.
-    close(got, expected["advantages"], {**near, "atol": 1e-9})
+    got = return_to_go(real(given["token_rewards"]), mask, gamma=given["gamma"])
+    close(whiten(got, mask, count_eps=1e-8), expected["advantages"], near)
+    close(got, zeroed(real(expected["returns"]), mask).tolist(), near)
 
 
 @cases("adv_reinforce_pp_baseline")
@@ -117,15 +115,18 @@ def test_aggregated_losses_equal_those_of_verl(given, expected, near):
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "abs", "k1+", "k3+"])
-@cases("kl_estimators")
+@cases("kl_estimators", having="log_prob")
 def test_kl_estimators_and_gradients_equal_those_of_verl(given, expected, near, estimator):
-    if "logits" in given:
-        pytest.skip("needs the whole distribution")
     x = real(given["log_prob"]).requires_grad_()
     got = kl(x, real(given["ref_log_prob"]), estimator=estimator)
     close(got, expected[estimator], near)
     got.sum().backward()
     close(x.grad, expected[f"grad_sum_{estimator}"], near)
+
+
+@cases("kl_estimators", having="logits")
+def test_the_divergence_over_the_vocabulary_equals_its_definition(given, expected, near):
+    close(full_kl(real(given["logits"]), real(given["ref_logits"])), expected["full_kl"], near)
 
 
 def check_policy(kind: str, given: dict, expected: dict, near: dict) -> None:
@@ -190,3 +191,17 @@ def test_overlong_penalties_equal_those_of_verl(given, expected, near):
     names = {"length": "max_response_length", "buffer": "overlong_buffer_len", "factor": "penalty_factor"}
     dapo = Dapo(Dapo.Config(**{f"overlong_{k}": given[v] for k, v in names.items()}))
     close(dapo.overlong(batch), expected["overlong_reward"], near)
+
+
+def test_equal_numbers_are_whitened_to_exactly_zero():
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    for value in (1.0, 0.1, 1 / 3, -7e5):
+        assert whiten(torch.full((2, 3), value, dtype=torch.float64), mask).abs().max() < 1e-9
+
+
+def test_a_group_of_equal_scores_gets_exactly_zero_whatever_the_scores():
+    for value in (1.0, 0.1, 1 / 3, -7e5):
+        scores = torch.tensor([value] * 7 + [0.0, 1.0])
+        groups = torch.tensor([3] * 7 + [1, 1])
+        for got in (group_relative(scores, groups), rloo(scores, groups), group_relative(scores, groups, over="batch")):
+            assert got[:7].tolist() == [0.0] * 7 and got[7:].abs().min() > 0

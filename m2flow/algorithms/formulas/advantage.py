@@ -10,7 +10,10 @@ from torch import Tensor
 from m2flow.algorithms.formulas.masked import zeroed
 
 Singleton = Literal["zero", "score"]
-"""What a group of one gets: 0, or its score as it is."""
+"""What a group of one gets: 0 (TRL, OpenRLHF), or its score with a deviation of 1 (verl)."""
+
+Spread = Literal["group", "batch"]
+"""Whose standard deviation advantages are divided by."""
 
 
 def _centred(
@@ -31,15 +34,23 @@ def group_relative(
     *,
     eps: float | None = 1e-6,
     singleton: Singleton = "zero",
+    over: Spread = "group",
 ) -> Float[Tensor, "S"]:
-    """(score - group mean) / (unbiased group deviation + ``eps``); no division where ``eps`` is None."""
+    """(score - group mean) / (unbiased deviation + ``eps``) (GRPO, arXiv 2402.03300); no division if ``eps`` is None.
+
+    Args:
+        over: the deviation is the group's, or that of all scores (TRL's ``scale_rewards="batch"``).
+        singleton: with ``score`` a group of one is divided by 1 + ``eps`` in single precision, as verl does.
+    """
     centred, group, sizes = _centred(scores, group_ids)
     centred = torch.where(sizes == 1, scores if singleton == "score" else torch.zeros_like(scores), centred)
     if eps is None:
         return centred
+    if over == "batch":
+        return centred / (scores.std() + eps) if len(scores) > 1 else centred
     squares = torch.zeros_like(scores).index_add(0, group, centred.square())
-    deviations = torch.where(sizes == 1, 1.0, (squares[group] / (sizes - 1).clamp(min=1)).sqrt())
-    return centred / (deviations + eps)
+    alone = (torch.ones((), dtype=torch.float32) + eps).to(scores)
+    return centred / torch.where(sizes == 1, alone, (squares[group] / (sizes - 1).clamp(min=1)).sqrt() + eps)
 
 
 def rloo(
@@ -51,11 +62,18 @@ def rloo(
     return torch.where(sizes == 1, alone, centred * sizes / (sizes - 1).clamp(min=1))
 
 
-def whiten(x: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], *, eps: float = 1e-8) -> Float[Tensor, "S T"]:
-    """(x - mean) / sqrt(unbiased variance + ``eps``) over all counted positions."""
-    count = mask.sum().clamp(min=1)
-    centred = zeroed(zeroed(x, mask) - zeroed(x, mask).sum() / count, mask)
-    variance = centred.square().sum() / (count - 1).clamp(min=1)
+def whiten(
+    x: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], *, eps: float = 1e-8, count_eps: float = 0.0
+) -> Float[Tensor, "S T"]:
+    """(x - mean) / sqrt(unbiased variance + ``eps``) over all counted positions.
+
+    Args:
+        count_eps: added to the count that means are divided by. verl has 1e-8; here it is 0, because it moves the mean,
+            and equal numbers would no longer be whitened to exactly 0.
+    """
+    count = mask.sum().clamp(min=1).to(x.dtype)  # an integer plus a float would be single precision
+    centred = zeroed(zeroed(x, mask) - zeroed(x, mask).sum() / (count + count_eps), mask)
+    variance = centred.square().sum() / (count + count_eps) * count / (count - 1).clamp(min=1)
     return centred * torch.rsqrt(variance + eps)
 
 

@@ -3,6 +3,7 @@
 
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,3 +26,11 @@ def kl(
         value = x if estimator == "k1+" else _k3(x)
         return value.detach() + squared - squared.detach()
     return {"k1": x, "k2": squared, "k3": _k3(x), "abs": x.abs()}[estimator]
+
+
+def full_kl(
+    logits: Float[Tensor, "*shape vocabulary"], reference: Float[Tensor, "*shape vocabulary"]
+) -> Float[Tensor, "*shape"]:
+    """The divergence itself, over the whole vocabulary: sum of p (log p - log q), nats."""
+    own, other = torch.log_softmax(logits, dim=-1), torch.log_softmax(reference, dim=-1)
+    return (own.exp() * (own - other)).sum(-1)
