@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from m2flow.errors import CheckpointError, FlowError
 from m2flow.runtime.context import Context
 
 
@@ -19,7 +20,14 @@ class Inline:
         self.roles: dict[str, Any] = {}
 
     def add(self, name: str, role: Any) -> None:
-        """Host ``role`` under ``name``."""
+        """Host ``role`` under ``name``.
+
+        Raises:
+            FlowError: it has only one of ``state`` and ``load_state``.
+        """
+        halves = [method for method in ("state", "load_state") if _has(role, method)]
+        if len(halves) == 1:
+            raise FlowError(f"role '{name}' has {halves[0]} alone: give it state and load_state, or neither")
         self.roles[name] = role
 
     def call(
@@ -27,7 +35,7 @@ class Inline:
     ) -> list[Any]:
         """Run one method to its end and return its items: all of a generator's, else the one value it returned."""
         role = self.roles[name]
-        if "context" in vars(type(role)):
+        if any("context" in vars(kind) for kind in type(role).__mro__):
             role.context = context
         with context.span(f"{name}.{method}"):
             result = getattr(role, method)(*args, **kwargs)
@@ -37,16 +45,31 @@ class Inline:
         """What roles with a method ``metrics`` counted since the last call; counts of one name add up."""
         found: dict[str, float] = {}
         for role in self.roles.values():
-            counted = role.metrics() if callable(getattr(type(role), "metrics", None)) else {}
+            counted = role.metrics() if _has(role, "metrics") else {}
             for name, count in counted.items():
                 found[name] = found.get(name, 0.0) + count
         return found
 
     def state(self) -> dict[str, Any]:
         """The state of every role that has one, by name."""
-        return {name: role.state() for name, role in self.roles.items() if callable(vars(type(role)).get("state"))}
+        return {name: role.state() for name, role in self.roles.items() if _has(role, "state")}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Give each role its state back."""
+        """Give each role its state back.
+
+        Raises:
+            CheckpointError: the roles with state are not those that were saved.
+        """
+        own = {name for name, role in self.roles.items() if _has(role, "state")}
+        if own != state.keys():
+            raise CheckpointError(
+                f"the checkpoint holds the roles {sorted(state)}, this flow has {sorted(own)}: "
+                "resume with the script that began the run"
+            )
         for name, saved in state.items():
             self.roles[name].load_state(saved)
+
+
+def _has(role: Any, method: str) -> bool:
+    """Whether the role's class, or one it derives from, defines ``method``."""
+    return any(callable(vars(kind).get(method)) for kind in type(role).__mro__)

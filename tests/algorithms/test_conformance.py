@@ -193,7 +193,7 @@ def test_overlong_penalties_equal_those_of_verl(given, expected, near):
     close(dapo.overlong(batch), expected["overlong_reward"], near)
 
 
-def test_equal_numbers_are_whitened_to_exactly_zero():
+def test_equal_numbers_are_whitened_to_zero():
     mask = torch.tensor([[True, True, False], [True, True, True]])
     for value in (1.0, 0.1, 1 / 3, -7e5):
         assert whiten(torch.full((2, 3), value, dtype=torch.float64), mask).abs().max() < 1e-9

@@ -69,7 +69,7 @@ def whiten(
 
     Args:
         count_eps: added to the count that means are divided by. verl has 1e-8; here it is 0, because it moves the mean,
-            and equal numbers would no longer be whitened to exactly 0.
+            and equal numbers would no longer be whitened to 0.
     """
     count = mask.sum().clamp(min=1).to(x.dtype)  # an integer plus a float would be single precision
     centred = zeroed(zeroed(x, mask) - zeroed(x, mask).sum() / (count + count_eps), mask)
