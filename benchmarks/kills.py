@@ -67,7 +67,7 @@ def main(kills: int = 20, seed: int = 0) -> None:
             total, rounds = total + killed(folder, moments, longest_s=longest_s, kills=kills - total), rounds + 1
             assert start(folder).wait() == 0, "a resumed run failed"
             ends = [Store(path / "checkpoints", keep=2).load(None) for path in (alone, folder)]
-            wrong += differences(*ends)
+            wrong += differences(ends[0], ends[1])
         print(f"{total} kills in {rounds} runs of {longest_s:.0f} s; leaves that differ at the end: {wrong or 'none'}")
         sys.exit(bool(wrong))
 
