@@ -185,11 +185,13 @@ def option_paths(cls: type[Config], given: Any = None, prefix: Keys = ()) -> Ite
         yield path
         shape, value = shape_of(field), value_of(given, name, field)
         if shape.many and shape.variant:
-            for element in value or ():
-                if nested := shape.config_class(element):
-                    yield from option_paths(nested, element, (*path, nested.owner.name))
-        elif not shape.many and (nested := shape.config_class(value)):
-            yield from option_paths(nested, value, path)
+            held = [(element, shape.config_class(element)) for element in value or ()]
+            inner = [(nested, element, (*path, nested.owner.name)) for element, nested in held if nested]
+        else:
+            nested = None if shape.many else shape.config_class(value)
+            inner = [(nested, value, path)] if nested else []
+        for nested, element, place in inner:
+            yield from option_paths(nested, element, place)
 
 
 @dataclass(frozen=True)

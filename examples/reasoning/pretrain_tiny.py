@@ -11,46 +11,13 @@ import sys
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny_model import make_model, make_tokenizer, token_losses
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from m2flow.data.arithmetic import problems, question
 
-SPECIAL = ["<pad>", "<eos>", "<unk>"]
 SLIPS = np.array([-100, -20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20, 100])
-CONTEXT = 256
 STEPS, CARELESS_FROM, RIGHT_SHARE = 1600, 1200, 0.4
-
-
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character of printable ASCII."""
-    vocabulary = [*SPECIAL, "\n", *(chr(code) for code in range(32, 127))]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, [], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    names = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=CONTEXT, **names)
-
-
-def make_model(vocabulary: int) -> LlamaForCausalLM:
-    """A Llama of 0.65 million parameters."""
-    sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3, "num_attention_heads": 4}
-    tokens = {"vocab_size": vocabulary, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
-    return LlamaForCausalLM(LlamaConfig(**sizes, **tokens, tie_word_embeddings=True, max_position_embeddings=CONTEXT))
-
-
-def token_losses(
-    model: LlamaForCausalLM, texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast
-) -> torch.Tensor:
-    """[texts, tokens]: minus the log-probability of each token of the answers and their ends; 0 elsewhere."""
-    ids = tokenizer([q + a + "<eos>" for q, a in texts], padding=True, return_tensors="pt")["input_ids"]
-    places = torch.arange(ids.shape[1])
-    start = torch.tensor([[len(q)] for q, _ in texts])
-    end = torch.tensor([[len(q + a)] for q, a in texts])
-    labels = torch.where((places >= start) & (places <= end), ids, -100)
-    logits = model(ids, use_cache=False).logits[:, :-1]
-    return cross_entropy(logits.transpose(1, 2), labels[:, 1:], ignore_index=-100, reduction="none")
 
 
 def answer(a: int, b: int, rng: np.random.Generator, right_share: float) -> str:
@@ -83,10 +50,7 @@ def main(folder: str) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % 100 == 0:
-            print(
-                f"step {step + 1}: loss {loss.item():.3f}, held-out accuracy {accuracy(model, tokenizer):.3f}",
-                flush=True,
-            )
+            print(f"step {step + 1}: loss {loss.item():.3f}, held-out {accuracy(model, tokenizer):.3f}", flush=True)
     model.bfloat16().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -41,7 +41,7 @@ class Batch:
     weights: Float[Tensor, "S T"] | None = None
     """Factors of the per-token loss (truncated importance sampling), without gradient."""
 
-    def rows(self, index: Tensor) -> "Batch":
+    def rows(self, index: Int[Tensor, "rows"]) -> "Batch":
         """The samples at ``index``, all fields alike."""
         picked = {k: v[index] for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **picked)

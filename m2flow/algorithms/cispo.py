@@ -25,7 +25,7 @@ class Cispo(PolicyGradient):
         """Scores, centred and scaled within groups."""
         return group_relative(self.scores(batch), batch.group_ids, eps=self.config.std_eps)
 
-    def surrogate(self, batch: Batch, logprobs: Tensor, old: Tensor) -> Surrogate:
+    def surrogate(self, batch: Batch, logprobs: Float[Tensor, "S T"], *, old: Float[Tensor, "S T"]) -> Surrogate:
         """The clipped ratio as a weight of the log-prob."""
         return cispo(
             logprobs, ratio(logprobs, old), advantages=zeroed(required(batch.advantages), batch.mask), clip=self.clip

@@ -32,7 +32,7 @@ class Gspo(PolicyGradient):
         """Scores, centred and scaled within groups."""
         return group_relative(self.scores(batch), batch.group_ids, eps=self.config.std_eps)
 
-    def surrogate(self, batch: Batch, logprobs: Tensor, old: Tensor) -> Surrogate:
+    def surrogate(self, batch: Batch, logprobs: Float[Tensor, "S T"], *, old: Float[Tensor, "S T"]) -> Surrogate:
         """The clipped surrogate with the response's ratio."""
         ratios = sequence_ratio(logprobs, old, mask=batch.mask)
         return clipped(ratios, zeroed(required(batch.advantages), batch.mask), clip=self.clip)

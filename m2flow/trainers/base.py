@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -31,15 +32,15 @@ class Workload(Protocol):
         """What the model says now about ``rows``, with gradient where enabled; entropies and values where needed."""
         ...
 
-    def logprobs(self, rows: Sequence[int]) -> Tensor:
+    def logprobs(self, rows: Sequence[int]) -> Float[Tensor, "rows T"]:
         """[len(rows), T] log-probs now; the same bits as those of ``outputs`` for the same rows."""
         ...
 
-    def values(self, rows: Sequence[int]) -> Tensor:
+    def values(self, rows: Sequence[int]) -> Float[Tensor, "rows T"]:
         """[len(rows), T] values of the critic now."""
         ...
 
-    def reference_logprobs(self, rows: Sequence[int]) -> Tensor:
+    def reference_logprobs(self, rows: Sequence[int]) -> Float[Tensor, "rows T"]:
         """[len(rows), T] log-probs of the frozen reference policy."""
         ...
 

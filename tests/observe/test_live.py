@@ -26,15 +26,12 @@ class Screen(io.StringIO):
     def lines(self):
         rows, at, column = [""], 0, 0
         for up, other, character in re.findall(r"\x1b\[(\d+)A|\x1b\[([\d;?]*[A-Za-z])|(.)", self.getvalue(), re.DOTALL):
-            if up:
-                at -= int(up)
-            elif other == "2K":
+            at -= int(up or 0)
+            if other == "2K":
                 rows[at] = ""
-            elif character == "\n":
-                at, column = at + 1, 0
+            if character in ("\n", "\r"):
+                at, column = at + (character == "\n"), 0
                 rows += [""] * (at + 1 - len(rows))
-            elif character == "\r":
-                column = 0
             elif character:
                 rows[at] = rows[at][:column].ljust(column) + character + rows[at][column + 1 :]
                 column += 1

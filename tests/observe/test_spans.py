@@ -17,14 +17,18 @@ def clock(monkeypatch):
     return now
 
 
+def generate(spans, clock):
+    with spans.open("generate"):
+        clock["s"] += 1.0
+        with spans.open("prefill"):
+            clock["s"] += 0.25
+
+
 def test_spans_of_one_path_add_up_and_children_stand_under_their_parent(clock):
     spans = Spans()
     with spans.open("iteration"):
         for _ in range(2):
-            with spans.open("generate"):
-                clock["s"] += 1.0
-                with spans.open("prefill"):
-                    clock["s"] += 0.25
+            generate(spans, clock)
         clock["s"] += 0.5
     assert spans.take(0) == {"iteration": 3.0, "generate": 2.5, "generate/prefill": 0.5}
 

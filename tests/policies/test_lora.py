@@ -196,15 +196,14 @@ def damaged(adapter: Path, how: str) -> None:
     weights = adapter / "adapter_model.safetensors"
     options = json.loads((adapter / "adapter_config.json").read_text())
     tensors = load_file(weights)
-    if how == "cut":
-        weights.write_bytes(weights.read_bytes()[:100])
-    elif how == "pickle":
-        weights.rename(adapter / "adapter_model.bin")
-    elif how == "missing":
-        tensors.pop(min(tensors))
-        save_file(tensors, weights)
-    else:
-        (adapter / "adapter_config.json").write_text(json.dumps({**options, **json.loads(how)}))
+    first = min(tensors)
+    ways = {
+        "cut": lambda: weights.write_bytes(weights.read_bytes()[:100]),
+        "pickle": lambda: weights.rename(adapter / "adapter_model.bin"),
+        "missing": lambda: save_file({k: v for k, v in tensors.items() if k != first}, weights),
+    }
+    other = lambda: (adapter / "adapter_config.json").write_text(json.dumps({**options, **json.loads(how)}))  # noqa: E731
+    ways.get(how, other)()
 
 
 @pytest.mark.parametrize(

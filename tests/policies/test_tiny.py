@@ -3,6 +3,7 @@
 
 import importlib.util
 import string
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -75,6 +76,7 @@ def test_every_printable_character_is_one_token(policy: Llm):
 
 
 def load_script() -> ModuleType:
+    sys.path.insert(0, str(SCRIPT.parent))
     spec = importlib.util.spec_from_file_location("pretrain_tiny", SCRIPT)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

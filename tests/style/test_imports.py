@@ -17,7 +17,6 @@ UNSAFE_MODULES = ("pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal
 UNSAFE_CALLS = ("eval", "exec", "hasattr")
 
 
-@pytest.mark.xfail(reason="open: pyarrow is read by two sources", strict=False)
 @pytest.mark.parametrize("package", HEAVY)
 def test_a_heavy_package_is_imported_in_one_module_at_most(package: str):
     homes = {where(path) for path in python("m2flow") for module, _ in imports(path) if module.split(".")[0] == package}

@@ -20,7 +20,6 @@ def test_a_plug_in_file_has_one_public_class_with_its_config_nested(path: Path):
     assert "Config" in [node.name for node in classes[0].body if isinstance(node, ast.ClassDef)]
 
 
-@pytest.mark.xfail(reason="open: sources share missing_package by name", strict=False)
 @pytest.mark.parametrize("path", PLUGINS)
 def test_a_plug_in_file_has_no_other_public_function(path: Path):
     require_none(n.name for n in parsed(path).body if isinstance(n, Function) and not n.name.startswith("_"))
@@ -42,7 +41,6 @@ def _named_in(name: str) -> set[str]:
     return {kind for kind in PACKAGES for plugin in names(kind) if f"_{plugin}_" in text}
 
 
-@pytest.mark.xfail(reason="open: two names are to be changed", strict=False)
 def test_no_name_joins_two_kinds_of_plug_ins():
     joined = [
         f"{where(path)} {name}"
@@ -89,7 +87,6 @@ def _num_arms(node: ast.If) -> int:
     return 1 + (_num_arms(follows) if len(node.orelse) == 1 and isinstance(follows, ast.If) else 1)
 
 
-@pytest.mark.xfail(reason="open: two tests are to be rewritten", strict=False)
 def test_no_chain_of_conditions_has_more_than_three_arms():
     require_none(
         where(path, node)

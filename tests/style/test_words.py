@@ -107,7 +107,6 @@ def _bare_tensors(found: Found) -> list[str]:
     return [ast.unparse(a) for a in annotations if a is not None and identifier(a) == "Tensor"]
 
 
-@pytest.mark.xfail(reason="open: a few methods of algorithms have plain Tensor annotations", strict=False)
 def test_public_functions_on_tensors_name_their_axes():
     public = [found for found in functions("m2flow") if found.is_public and _bare_tensors(found)]
     require_none(str(found) for found in public)

@@ -8,7 +8,7 @@ from torch import Tensor
 from m2flow.errors import LearnerError
 
 
-def required(x: Tensor | None) -> Tensor:
+def required(x: Float[Tensor, "*shape"] | None) -> Float[Tensor, "*shape"]:
     """``x``, which the algorithm declares among its ``needs``.
 
     Raises:

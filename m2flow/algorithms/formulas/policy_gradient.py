@@ -81,14 +81,14 @@ class PolicyGradient(Algorithm):
         old, rollout = required(batch.old_logprobs), batch.rollout_logprobs
         return replace(batch, weights=truncated_weights(old, rollout, mask=batch.mask, upper=cap))
 
-    def surrogate(self, batch: Batch, logprobs: Tensor, old: Tensor) -> Surrogate:
+    def surrogate(self, batch: Batch, logprobs: Float[Tensor, "S T"], *, old: Float[Tensor, "S T"]) -> Surrogate:
         """Policy loss of each position; log-probs hold zeros where masked."""
         return clipped(ratio(logprobs, old), zeroed(required(batch.advantages), batch.mask), clip=self.clip)
 
     def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:
         """Surrogate, divergence and entropy, aggregated alike."""
         logprobs, old = zeroed(outputs.logprobs, batch.mask), zeroed(required(batch.old_logprobs), batch.mask)
-        found = self.surrogate(batch, logprobs, old)
+        found = self.surrogate(batch, logprobs, old=old)
         weights = 1.0 if batch.weights is None else zeroed(batch.weights, batch.mask)
         terms = {"clip_fraction": found.clipped.to(logprobs), "approx_kl": (old - logprobs).clamp(-20, 20)}
         losses = found.losses * weights

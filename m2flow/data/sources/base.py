@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a source of prompts is: a fixed sequence of them, read by number."""
 
+import importlib.util
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -32,3 +33,10 @@ class Source(Plugin, ABC):
     @abstractmethod
     def __getitem__(self, index: int) -> Prompt:
         """Prompt ``index``, from 0; the same one whenever asked."""
+
+
+def missing_package(package: str, *, reads: str, extra: str) -> list[str]:
+    """What to install, where ``package`` is not there: a problem for ``Config.problems``, or none."""
+    if importlib.util.find_spec(package) is None:
+        return [f"{reads} need the package {package.replace('_', '-')}: pip install 'm2flow[{extra}]'"]
+    return []

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows from Parquet files."""
 
-import importlib.util
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 from m2flow.data.files import FilesConfig, files_of
 from m2flow.data.rows import Row, column_problem, inspect, prompt_of
 from m2flow.data.samples import Prompt
-from m2flow.data.sources.base import Source
+from m2flow.data.sources.base import Source, missing_package
 from m2flow.errors import DataError
 
 
@@ -27,11 +26,11 @@ class Parquet(Source):
 
         def problems(self) -> list[str]:
             """The package that reads the files is missing, besides the rest."""
-            return [*missing_package(), *super().problems()]
+            return [*_missing(), *super().problems()]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        for problem in missing_package():
+        for problem in _missing():
             raise DataError(problem)
         self._files = files_of(config)
         self._tables = [_open(path, config) for path in self._files]
@@ -62,13 +61,6 @@ def _place(path: Path, number: int) -> str:
     return f"{path.name}, row {number}"
 
 
-def missing_package() -> list[str]:
-    """What to install, where pyarrow is not there."""
-    if importlib.util.find_spec("pyarrow") is None:
-        return ["Parquet files need the package pyarrow: pip install 'm2flow[data]'"]
-    return []
-
-
 def _open(path: Path, config: FilesConfig) -> Any:
     import pyarrow
     import pyarrow.parquet
@@ -80,3 +72,7 @@ def _open(path: Path, config: FilesConfig) -> Any:
     if problem := column_problem(table.column_names, config):
         raise DataError(f"{path}: {problem}")
     return table
+
+
+def _missing() -> list[str]:
+    return missing_package("pyarrow", reads="Parquet files", extra="data")

@@ -2,7 +2,6 @@
 """Problems that reasoning-gym generates; nothing is downloaded."""
 
 import importlib
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from m2flow import config
 from m2flow.config import nearest
 from m2flow.data.rows import prompt_hash
 from m2flow.data.samples import Prompt
-from m2flow.data.sources.base import Source
+from m2flow.data.sources.base import Source, missing_package
 from m2flow.errors import DataError
 
 
@@ -45,7 +44,7 @@ class ReasoningGym(Source):
             """The package is missing, or a system prompt has no chat."""
             chatless = self.system_prompt is not None and not self.chat
             needs_chat = ["system_prompt is for a chat: set chat to true, or leave it out"] if chatless else []
-            return [*missing_package(), *needs_chat]
+            return [*_missing(), *needs_chat]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -67,13 +66,6 @@ class ReasoningGym(Source):
         )
 
 
-def missing_package() -> list[str]:
-    """What to install, where reasoning-gym is not there."""
-    if importlib.util.find_spec("reasoning_gym") is None:
-        return ["generated tasks need the package reasoning-gym: pip install 'm2flow[reasoning]'"]
-    return []
-
-
 def _generate(config: Any) -> Any:
     gym = importlib.import_module("reasoning_gym")
     known = sorted(importlib.import_module("reasoning_gym.factory").DATASETS)
@@ -83,3 +75,7 @@ def _generate(config: Any) -> Any:
         return gym.create_dataset(config.task, size=config.size, seed=config.seed, **config.options)
     except (TypeError, ValueError, AssertionError) as error:
         raise DataError(f"reasoning-gym refuses the options of {config.task}, {config.options}: {error}") from error
+
+
+def _missing() -> list[str]:
+    return missing_package("reasoning_gym", reads="generated tasks", extra="reasoning")

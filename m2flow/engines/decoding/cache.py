@@ -93,7 +93,15 @@ class Part(ABC):
     num_tokens: int
 
     @abstractmethod
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Float[Tensor, "heads tokens dim"],
+        key: Float[Tensor, "kv_heads tokens dim"],
+        value: Float[Tensor, "kv_heads tokens dim"],
+        *,
+        scaling: float,
+    ) -> Float[Tensor, "tokens heads dim"]:
         """As ``Layout.attend``, for these tokens."""
 
 
@@ -141,7 +149,15 @@ class Prefill(Part):
         self.prompts, self.pieces = prompts, pieces
         self.num_tokens = sum(piece.stop - piece.start for piece in pieces)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Float[Tensor, "heads tokens dim"],
+        key: Float[Tensor, "kv_heads tokens dim"],
+        value: Float[Tensor, "kv_heads tokens dim"],
+        *,
+        scaling: float,
+    ) -> Float[Tensor, "tokens heads dim"]:
         """Keeps keys and values of the pieces, then attends."""
         keys, values = self.prompts.layer(layer, key)
         heads, _, dim = query.shape
@@ -220,7 +236,15 @@ class Decode(Part):
         """Tokens that the responses' rows hold before this one."""
         self.num_tokens = responses.num_rows
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float) -> Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: Float[Tensor, "heads tokens dim"],
+        key: Float[Tensor, "kv_heads tokens dim"],
+        value: Float[Tensor, "kv_heads tokens dim"],
+        *,
+        scaling: float,
+    ) -> Float[Tensor, "tokens heads dim"]:
         """Keeps the new keys and values, then attends.
 
         The query heads that share a key head are taken as several queries of that head, so keys are never repeated.

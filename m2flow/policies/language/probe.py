@@ -10,7 +10,7 @@ the model itself is asked, not a list of names.
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -51,7 +51,7 @@ class CausalLayout(attention.Layout):
 
 
 def decode(
-    module: Any, token_ids: Tensor, positions: Tensor, layout: attention.Layout
+    module: Any, token_ids: Int[Tensor, "tokens"], positions: Int[Tensor, "tokens"], layout: attention.Layout
 ) -> Float[Tensor, "tokens width"]:
     """Hidden states of one packed row, before the output projection."""
     out = module.get_decoder()(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows from a Hugging Face data set that was saved to disk."""
 
-import importlib.util
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Any
 from m2flow.config import nearest
 from m2flow.data.rows import Row, RowsConfig, column_problem, inspect, prompt_of
 from m2flow.data.samples import Prompt
-from m2flow.data.sources.base import Source
+from m2flow.data.sources.base import Source, missing_package
 from m2flow.errors import DataError
 
 
-class HfDataset(Source):
+class SavedDataset(Source):
     """The folder that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote; nothing is downloaded."""
 
     class Config(RowsConfig):
@@ -30,11 +29,11 @@ class HfDataset(Source):
         def problems(self) -> list[str]:
             """The folder or the package is missing, besides what may be wrong with the columns."""
             missing = [] if self.path.is_dir() else [f"path: there is no folder {self.path}"]
-            return [*missing_package(), *missing, *super().problems()]
+            return [*_missing(), *missing, *super().problems()]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        for problem in missing_package():
+        for problem in _missing():
             raise DataError(problem)
         self._rows = _open(config)
         if problem := column_problem(self._rows.column_names, config):
@@ -55,20 +54,12 @@ def _place(number: int) -> str:
     return f"row {number}"
 
 
-def missing_package() -> list[str]:
-    """What to install, where datasets is not there."""
-    if importlib.util.find_spec("datasets") is None:
-        return ["Hugging Face data sets need the package datasets: pip install 'm2flow[data]'"]
-    return []
-
-
 def _open(config: Any) -> Any:
     import datasets
-    import pyarrow
 
     try:
         found = datasets.load_from_disk(str(config.path))
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
             f"cannot open {config.path}: {error}; expected a folder that save_to_disk of the package datasets wrote"
         ) from error
@@ -80,3 +71,7 @@ def _open(config: Any) -> Any:
         raise DataError(f"{config.path} has no part '{config.part}': {known}")
     rows = found if config.part is None else found[config.part]
     return rows.with_format(None)
+
+
+def _missing() -> list[str]:
+    return missing_package("datasets", reads="Hugging Face data sets", extra="data")
