@@ -27,11 +27,11 @@ def start(folder: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, str(SCRIPT), *OPTIONS, "--run-dir", str(folder)])
 
 
-def differences(one: Any, other: Any, path: str = "") -> list[str]:
+def differences(one: Any, other: Any, *, path: str = "") -> list[str]:
     """Paths of the leaves in which two states differ, in a bit or in type."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = sorted({*one, *other})
-        return [d for key in keys for d in differences(one.get(key), other.get(key), f"{path}/{key}")]
+        return [d for key in keys for d in differences(one.get(key), other.get(key), path=f"{path}/{key}")]
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return [] if one.dtype == other.dtype and torch.equal(one, other) else [path]
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):

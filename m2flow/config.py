@@ -47,7 +47,7 @@ class Config(BaseModel):
             try:
                 super().__init__(**data)
             except ValidationError as error:
-                raise failure(explain(error, type(self), data), what=type(self).__qualname__) from None
+                raise failure(explain(error, type(self), given=data), what=type(self).__qualname__) from None
 
         # Nested Configs are built by pydantic itself, so that their mistakes join those of the outer one.
         __init__.__pydantic_base_init__ = True
@@ -90,7 +90,7 @@ class Config(BaseModel):
         try:
             return cls.model_validate(dict(given))
         except ValidationError as error:
-            raise failure(explain(error, cls, given), what=cls.__qualname__) from None
+            raise failure(explain(error, cls, given=given), what=cls.__qualname__) from None
 
     def save(self, path: Path) -> None:
         """Write ``to_dict`` as a JSON file."""
@@ -168,7 +168,7 @@ def _shape(annotation: Any) -> Shape:
     return Shape(many=annotation in (tuple, list), optional=annotation is type(None))
 
 
-def value_of(given: Any, name: str, field: FieldInfo) -> Any:
+def value_of(given: Any, name: str, *, field: FieldInfo) -> Any:
     """Field ``name`` of a Config or mapping; its default where ``given`` does not say."""
     if isinstance(given, Config):
         return getattr(given, name)
@@ -178,12 +178,12 @@ def value_of(given: Any, name: str, field: FieldInfo) -> Any:
     return None if default is PydanticUndefined else default
 
 
-def option_paths(cls: type[Config], given: Any = None, prefix: Keys = ()) -> Iterator[Keys]:
+def option_paths(cls: type[Config], given: Any = None, *, prefix: Keys = ()) -> Iterator[Keys]:
     """Paths of all options of ``cls`` and of the Configs nested in it, with the plug-ins that ``given`` picks."""
     for name, field in cls.model_fields.items():
         path = (*prefix, name)
         yield path
-        shape, value = shape_of(field), value_of(given, name, field)
+        shape, value = shape_of(field), value_of(given, name, field=field)
         if shape.many and shape.variant:
             held = [(element, shape.config_class(element)) for element in value or ()]
             inner = [(nested, element, (*path, nested.owner.name)) for element, nested in held if nested]
@@ -191,7 +191,7 @@ def option_paths(cls: type[Config], given: Any = None, prefix: Keys = ()) -> Ite
             nested = None if shape.many else shape.config_class(value)
             inner = [(nested, value, path)] if nested else []
         for nested, element, place in inner:
-            yield from option_paths(nested, element, place)
+            yield from option_paths(nested, element, prefix=place)
 
 
 @dataclass(frozen=True)
@@ -261,22 +261,22 @@ EXPECTED = {
 """What each of pydantic's error types wanted, in words."""
 
 
-def explain(error: ValidationError, cls: type[Config], given: Any) -> list[Problem]:
+def explain(error: ValidationError, cls: type[Config], *, given: Any) -> list[Problem]:
     """What ``error`` says about building ``cls`` from ``given``, one problem an option."""
     found: dict[Keys, list[ErrorDetails]] = {}
     beside: dict[Keys, type[Config]] = {}
     for details in error.errors(include_url=False):
-        path, home = _option_path(details, cls, given)
+        path, home = _option_path(details, cls, given=given)
         found.setdefault(path, []).append(details)
         beside[path] = home
     known = list(option_paths(cls, given))
     return [
-        Problem(path, _text(path, group, [*known, *((*path[:-1], name) for name in beside[path].model_fields)]))
+        Problem(path, _text(path, group, known=[*known, *((*path[:-1], name) for name in beside[path].model_fields)]))
         for path, group in found.items()
     ]
 
 
-def _option_path(details: ErrorDetails, cls: type[Config], given: Any) -> tuple[Keys, type[Config]]:
+def _option_path(details: ErrorDetails, cls: type[Config], *, given: Any) -> tuple[Keys, type[Config]]:
     """The option that is wrong, and the Config that it is in.
 
     The members of a union that pydantic tried, which it appends as if they were keys, are left out.
@@ -299,12 +299,12 @@ def _option_path(details: ErrorDetails, cls: type[Config], given: Any) -> tuple[
         field = inner.model_fields.get(part)
         if field is None:
             break
-        shape, value = shape_of(field), value_of(value, part, field)
+        shape, value = shape_of(field), value_of(value, part, field=field)
         inner = None if shape.many else shape.config_class(value)
     return tuple(path), home
 
 
-def _text(path: Keys, group: Sequence[ErrorDetails], known: Sequence[Keys]) -> str:
+def _text(path: Keys, group: Sequence[ErrorDetails], *, known: Sequence[Keys]) -> str:
     first = group[0]
     if first["type"] == "extra_forbidden":
         return f"no such option; {suggest(path, known)}"

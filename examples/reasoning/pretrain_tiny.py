@@ -20,16 +20,16 @@ SLIPS = np.array([-100, -20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20, 100])
 STEPS, CARELESS_FROM, RIGHT_SHARE = 1600, 1200, 0.4
 
 
-def answer(a: int, b: int, rng: np.random.Generator, right_share: float) -> str:
+def answer(a: int, b: int, *, rng: np.random.Generator, right_share: float) -> str:
     """What the teacher says."""
     slip = 0 if rng.random() < right_share else int(rng.choice(SLIPS[SLIPS + a + b >= 0]))
     return str(a + b + slip)
 
 
+@torch.no_grad()
 def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> float:
     """Probability of the right answer, sampled at temperature 1: the mean over all held-out problems."""
-    with torch.no_grad():
-        losses = token_losses(model, [(question(a, b), str(a + b)) for a, b in problems("held_out")], tokenizer)
+    losses = token_losses(model, [(question(a, b), str(a + b)) for a, b in problems("held_out")], tokenizer=tokenizer)
     return torch.exp(-losses.sum(1)).mean().item()
 
 
@@ -43,7 +43,8 @@ def main(folder: str) -> None:
         optimizer.param_groups[0]["lr"] = 2e-3 * min(1, (step + 1) / 100, 2 * (STEPS - step) / STEPS)
         share = 1.0 if step < CARELESS_FROM else RIGHT_SHARE
         terms = [train[i] for i in rng.integers(len(train), size=256)]
-        losses = token_losses(model, [(question(a, b), answer(a, b, rng, share)) for a, b in terms], tokenizer)
+        pairs = [(question(a, b), answer(a, b, rng=rng, right_share=share)) for a, b in terms]
+        losses = token_losses(model, pairs, tokenizer=tokenizer)
         loss = losses.sum() / (losses != 0).sum()
         optimizer.zero_grad()
         loss.backward()

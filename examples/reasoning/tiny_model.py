@@ -28,7 +28,7 @@ def make_model(vocabulary: int) -> LlamaForCausalLM:
 
 
 def token_losses(
-    model: LlamaForCausalLM, texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast
+    model: LlamaForCausalLM, texts: list[tuple[str, str]], *, tokenizer: PreTrainedTokenizerFast
 ) -> torch.Tensor:
     """[texts, tokens]: minus the log-probability of each token of the answers and their ends; 0 elsewhere."""
     ids = tokenizer([q + a + "<eos>" for q, a in texts], padding=True, return_tensors="pt")["input_ids"]

@@ -120,7 +120,7 @@ class Algorithm(Plugin, ABC):
         change."""
 
     @abstractmethod
-    def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:
+    def loss(self, batch: Batch, outputs: Outputs, *, totals: Totals) -> Loss:
         """This micro-batch's share of the loss of the global batch that ``totals`` counts."""
 
     def stop_early(self, sums: dict[str, float]) -> bool:

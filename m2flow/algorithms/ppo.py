@@ -48,12 +48,12 @@ class Ppo(PolicyGradient):
         found = whiten(found, batch.mask) if options.whiten else found
         return self.weighted(replace(batch, advantages=found, returns=returns))
 
-    def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:
+    def loss(self, batch: Batch, outputs: Outputs, *, totals: Totals) -> Loss:
         """The clipped surrogate and the critic's loss."""
         values, old, returns = (zeroed(required(x), batch.mask) for x in (outputs.values, batch.values, batch.returns))
         errors = value_loss(values, old, returns=returns, clip=self.config.value_clip)
         value = aggregate(errors, batch.mask, totals=totals, mode=self.config.aggregation)
-        return replace(super().loss(batch, outputs, totals), value=self.config.value_coef * value)
+        return replace(super().loss(batch, outputs, totals=totals), value=self.config.value_coef * value)
 
     def stop_early(self, sums: dict[str, float]) -> bool:
         """Whether the approximate divergence exceeds the target."""

@@ -53,14 +53,14 @@ def _in_file(path: Path) -> Iterator[Place]:
     name = path.parent.name if path.stem == "__init__" else path.stem
     yield Place(name, path, 1, _first_line(tree), 0)
     for node in tree.body:
-        yield from _definition(node, path, 1)
+        yield from _definition(node, path, rank=1)
         for inner in node.body if isinstance(node, ast.ClassDef) else ():
             yield from (
-                Place(f"{_name(node)}.{p.name}", p.path, p.line, p.summary, 3) for p in _definition(inner, path, 3)
+                Place(f"{_name(node)}.{p.name}", p.path, p.line, p.summary, 3) for p in _definition(inner, path, rank=3)
             )
 
 
-def _definition(node: ast.stmt, path: Path, rank: int) -> Iterator[Place]:
+def _definition(node: ast.stmt, path: Path, *, rank: int) -> Iterator[Place]:
     name = _name(node)
     if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not name.startswith("_"):
         yield Place(name, path, node.lineno, _first_line(node), rank if isinstance(node, ast.ClassDef) else rank + 1)

@@ -82,6 +82,7 @@ def check(
 def evaluate(
     context: typer.Context,
     run: Run,
+    *,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each prompt.")] = 1,
     prompts: Annotated[int | None, typer.Option(min=1, help="How many prompts; left out, all.")] = None,
     step: Step = None,
@@ -100,6 +101,7 @@ def evaluate(
 def export(
     run: Run,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    *,
     merged: Annotated[
         bool, typer.Option("--merged/--adapter", help="The whole model, or the adapter alone (peft format).")
     ] = True,
@@ -119,6 +121,7 @@ def export(
 def where(
     concept: Annotated[str, typer.Argument(help="A plug-in, class, function, room or term: grpo, Learner, group.")],
     edit: Annotated[bool, typer.Option("--open", help="Open the first place in $EDITOR.")] = False,
+    *,
     every: Annotated[bool, typer.Option("--all", help="Show all places, not only the first ten.")] = False,
 ) -> None:
     """Print the file of a concept."""

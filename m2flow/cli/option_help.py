@@ -67,51 +67,53 @@ def help_view(cls: type[Config], argv: Sequence[str] = (), *, title: str, about:
 
 
 def sections(
-    cls: type[Config], given: Any, path: Keys = (), *, title: str = "Options", text: str = ""
+    cls: type[Config], given: Any, *, path: Keys = (), title: str = "Options", text: str = ""
 ) -> Iterator[Section]:
     """The Config's own options, then each Config nested in it, in the order of the fields."""
     nested: list[Section] = []
     rows: list[Row] = []
     for name, field in cls.model_fields.items():
-        shape, value = shape_of(field), value_of(given, name, field)
+        shape, value = shape_of(field), value_of(given, name, field=field)
         here = (*path, name)
         if shape.nests and not shape.many:
-            nested += _nested_sections(here, field, shape, value=value)
+            nested += _nested_sections(here, field, shape=shape, value=value)
         else:
-            rows.append(_row(here, field, shape, value=value))
-            nested += _chosen_sections(here, shape, value or ()) if shape.many and shape.variant else []
+            rows.append(_row(here, field, shape=shape, value=value))
+            nested += _chosen_sections(here, shape, values=value or ()) if shape.many and shape.variant else []
     yield Section(title, text, rows)
     yield from nested
 
 
-def _nested_sections(path: Keys, field: FieldInfo, shape: Shape, *, value: Any) -> list[Section]:
+def _nested_sections(path: Keys, field: FieldInfo, *, shape: Shape, value: Any) -> list[Section]:
     cls = shape.config_class(value) or (None if shape.variant else shape.config)
     about = _sentence(field.description)
     if shape.variant:
-        head = _choice_row(path, shape.variant, value)
+        head = _choice_row(path, shape.variant, value=value)
         if cls is None:
             return [Section(".".join(path), about, [head])]
         title, rows = f"{'.'.join(path)}: {cls.owner.name}", [head]
     elif cls is None:
         return []
     else:
-        title, rows = ".".join(path), _headline_rows(path, cls, value, shape)
-    own, *rest = sections(cls, value if not isinstance(value, str) else None, path, title=title, text=about)
+        title, rows = ".".join(path), _headline_rows(path, cls, value=value, shape=shape)
+    own, *rest = sections(cls, value if not isinstance(value, str) else None, path=path, title=title, text=about)
     spelled_short = flag((*path, cls.headline)) if cls.headline else None
     kept = [row for row in own.rows if row.flag != spelled_short]
     return [Section(own.title, own.text, [*rows, *kept]), *rest]
 
 
-def _chosen_sections(path: Keys, shape: Shape, values: Sequence[Any]) -> list[Section]:
+def _chosen_sections(path: Keys, shape: Shape, *, values: Sequence[Any]) -> list[Section]:
     found: list[Section] = []
     for value in values:
         if cls := shape.config_class(value):
             name = cls.owner.name
-            found += sections(cls, value, (*path, name), title=".".join((*path, name)), text=_sentence(cls.__doc__))
+            found += sections(
+                cls, value, path=(*path, name), title=".".join((*path, name)), text=_sentence(cls.__doc__)
+            )
     return found
 
 
-def _choice_row(path: Keys, variant: Variant, value: Any) -> Row:
+def _choice_row(path: Keys, variant: Variant, *, value: Any) -> Row:
     cls = variant.config_class(value)
     names = variant.names()
     others = [name for name in names if cls is None or name != cls.owner.name]
@@ -119,7 +121,7 @@ def _choice_row(path: Keys, variant: Variant, value: Any) -> Row:
     return Row(flag(path), "name", cls.owner.name if cls else "none", f"One of {', '.join(names)}.{more}")
 
 
-def _headline_rows(path: Keys, cls: type[Config], value: Any, shape: Shape) -> list[Row]:
+def _headline_rows(path: Keys, cls: type[Config], *, value: Any, shape: Shape) -> list[Row]:
     if shape.optional:
         switch = f"{flag(path)} or any of its options turns it on, --no-{flag(path)[2:]} off."
         return [Row(flag(path), "", "off" if value is None else "on", switch)]
@@ -127,13 +129,13 @@ def _headline_rows(path: Keys, cls: type[Config], value: Any, shape: Shape) -> l
         return []
     field = cls.model_fields[cls.headline]
     inner = shape_of(field)
-    current = value_of(value, cls.headline, field)
+    current = value_of(value, cls.headline, field=field)
     if inner.variant:
         return []
-    return [_row(path, field, inner, value=current)]
+    return [_row(path, field, shape=inner, value=current)]
 
 
-def _row(path: Keys, field: FieldInfo, shape: Shape, *, value: Any) -> Row:
+def _row(path: Keys, field: FieldInfo, *, shape: Shape, value: Any) -> Row:
     text = _sentence(field.description)
     if shape.variant:
         text += f" Any of {', '.join(shape.variant.names())}."

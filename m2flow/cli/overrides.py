@@ -61,8 +61,8 @@ def parse(cls: type[C], argv: Sequence[str], *, start: Mapping[str, Any] | None 
     try:
         config = cls.model_validate(tree)
     except ValidationError as error:
-        wrong = explain(error, cls, tree)
-        problems += [*wrong, *_problems_of_the_rest(cls, tree, wrong)]
+        wrong = explain(error, cls, given=tree)
+        problems += [*wrong, *_problems_of_the_rest(cls, tree, wrong=wrong)]
     else:
         problems += all_problems(config)
     if problems or config is None:
@@ -75,7 +75,7 @@ def _lines(problems: Sequence[Problem]) -> Iterator[str]:
         yield f"  {flag(problem.path)}: {problem.text}" if problem.path else f"  {problem.text}"
 
 
-def _problems_of_the_rest(cls: type[Config], tree: Mapping[str, Any], wrong: Sequence[Problem]) -> list[Problem]:
+def _problems_of_the_rest(cls: type[Config], tree: Mapping[str, Any], *, wrong: Sequence[Problem]) -> list[Problem]:
     """What is wrong with the values taken together, with defaults in place of those that are wrong in themselves."""
     rest = dict(tree)
     for problem in wrong:
@@ -104,7 +104,7 @@ def overrides(
     # A plug-in is chosen before its options are looked at, in whichever order they stand.
     for option in sorted(given, key=lambda option: len(option.path)):
         try:
-            where = _place(tree, cls, option)
+            where = _place(tree, cls, option=option)
             if where in seen:
                 raise Mistake("given twice: give it once")
             seen.add(where)
@@ -152,7 +152,7 @@ def _read(argv: Sequence[str]) -> tuple[list[Given], list[Problem]]:
     return options, problems
 
 
-def _place(node: dict[str, Any], cls: type[Config], option: Given, depth: int = 0, variant: Any = None) -> Keys:
+def _place(node: dict[str, Any], cls: type[Config], *, option: Given, depth: int = 0, variant: Any = None) -> Keys:
     """Put ``option`` where it belongs below ``node``; return its path in full."""
     name = option.path[depth]
     if name not in cls.model_fields:
@@ -161,21 +161,21 @@ def _place(node: dict[str, Any], cls: type[Config], option: Given, depth: int = 
         name = name.removeprefix("no_")
         option = replace(option, negated=True, path=(*option.path[:depth], name, *option.path[depth + 1 :]))
     field = cls.model_fields[name]
-    shape, current = shape_of(field), value_of(node, name, field)
+    shape, current = shape_of(field), value_of(node, name, field=field)
     path = (*option.path[:depth], name)
     if depth + 1 == len(option.path):
-        node[name] = _value(option, field, shape, current=current)
+        node[name] = _value(option, field, shape=shape, current=current)
         return path
     if not shape.nests:
         raise Mistake(f"{flag(path)} has no options of its own: give it a value")
     if shape.many:
-        return _place_in_element(node, name, option, shape=shape, current=current, depth=depth + 1)
+        return _place_in_element(node, name, option=option, shape=shape, current=current, depth=depth + 1)
     node[name] = inner = tree_of(current, shape)
-    return _place(inner, _class(shape, inner, path), option, depth + 1, shape.variant)
+    return _place(inner, _class(shape, inner, path=path), option=option, depth=depth + 1, variant=shape.variant)
 
 
 def _place_in_element(
-    node: dict[str, Any], name: str, option: Given, *, shape: Shape, current: Any, depth: int
+    node: dict[str, Any], name: str, *, option: Given, shape: Shape, current: Any, depth: int
 ) -> Keys:
     path, plugin = option.path[:depth], option.path[depth]
     elements = [tree_of(element, shape) for element in current or ()]
@@ -186,10 +186,10 @@ def _place_in_element(
         raise Mistake(f"{flag(path)} picks {', '.join(chosen) or 'nothing'}: add {plugin} to it to set its options")
     node[name] = elements
     inner = elements[chosen.index(plugin)]
-    return _place(inner, _class(shape, inner, path), option, depth + 1, shape.variant)
+    return _place(inner, _class(shape, inner, path=path), option=option, depth=depth + 1, variant=shape.variant)
 
 
-def _class(shape: Shape, inner: Mapping[str, Any], path: Keys) -> type[Config]:
+def _class(shape: Shape, inner: Mapping[str, Any], *, path: Keys) -> type[Config]:
     cls = shape.config_class(inner)
     if cls is None and "name" not in inner:
         raise Mistake(f"nothing is chosen: choose one with {flag(path)}")
@@ -223,22 +223,22 @@ def tree_of(value: Any, shape: Shape) -> dict[str, Any]:
     return {headline or "": value}
 
 
-def _value(option: Given, field: FieldInfo, shape: Shape, *, current: Any) -> Any:
+def _value(option: Given, field: FieldInfo, *, shape: Shape, current: Any) -> Any:
     if option.negated or not option.values:
-        return _bare(option, field, shape, current)
+        return _bare(option, field, shape=shape, current=current)
     if shape.many:
-        return _many(option, field, shape, current)
+        return _many(option, field, shape=shape, current=current)
     text, *more = option.values
     if more:
         raise Mistake(f"got {len(option.values)} values, expected one: put quotes around a text with spaces")
     if text in NONE and shape.optional:
         return None
     if shape.nests:
-        return _nested(text, shape, current, option.path)
+        return _nested(text, shape, current=current, path=option.path)
     return _scalar(text, field.annotation)
 
 
-def _bare(option: Given, field: FieldInfo, shape: Shape, current: Any) -> Any:
+def _bare(option: Given, field: FieldInfo, *, shape: Shape, current: Any) -> Any:
     """The option alone, or ``--no-`` before it: on and off."""
     if option.values:
         raise Mistake("takes no value after --no-")
@@ -251,7 +251,7 @@ def _bare(option: Given, field: FieldInfo, shape: Shape, current: Any) -> Any:
     raise Mistake("cannot be turned off: give it another value" if option.negated else "needs a value")
 
 
-def _nested(text: str, shape: Shape, current: Any, path: Keys) -> Any:
+def _nested(text: str, shape: Shape, *, current: Any, path: Keys) -> Any:
     if text.startswith("{"):
         return _json(text)
     inner = tree_of(current, shape)
@@ -268,7 +268,7 @@ def _some_options(shape: Shape, path: Keys) -> str:
     return ", ".join(flag((*path, name)) for name in names[:4]) + (", ..." if len(names) > 4 else "")
 
 
-def _many(option: Given, field: FieldInfo, shape: Shape, current: Any) -> Any:
+def _many(option: Given, field: FieldInfo, *, shape: Shape, current: Any) -> Any:
     values = option.values
     if len(values) == 1 and values[0].startswith("["):
         return _json(values[0])

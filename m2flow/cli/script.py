@@ -45,7 +45,7 @@ def run(main: Callable[..., Any], argv: Sequence[str]) -> int:
     try:
         cls = config_class(main)
         if len(words) < len(argv) and "--check" not in argv:
-            return show_help(main, cls, words)
+            return show_help(main, cls, argv=words)
         config = parse(cls, words)
     except ConfigError as error:
         return complain(error, code=MISTAKE, hint="--help lists the options")
@@ -57,7 +57,7 @@ def run(main: Callable[..., Any], argv: Sequence[str]) -> int:
     except M2flowError as error:
         return complain(error, code=MISTAKE if isinstance(error, ConfigError) else FAILURE)
     except KeyboardInterrupt:
-        return _interrupted(main, cls, words)
+        return _interrupted(main, cls, words=words)
     return 0
 
 
@@ -77,7 +77,7 @@ def config_class(main: Callable[..., Any]) -> type[Config]:
     return found
 
 
-def show_help(main: Callable[..., Any], cls: type[Config], argv: Sequence[str]) -> int:
+def show_help(main: Callable[..., Any], cls: type[Config], *, argv: Sequence[str]) -> int:
     """Print the help of ``main``'s options."""
     from rich.console import Console
 
@@ -116,7 +116,7 @@ def complain(error: M2flowError, *, code: int, hint: str = "") -> int:
     return code
 
 
-def _interrupted(main: Callable[..., Any], cls: type[Config], words: Sequence[str]) -> int:
+def _interrupted(main: Callable[..., Any], cls: type[Config], *, words: Sequence[str]) -> int:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text("\nstopped", style="bold"))
     if "resume" in cls.model_fields:

@@ -95,7 +95,7 @@ class Hf(Engine):
                 Pending(prompt=prompt, prompt_ids=ids, num_samples=samples_per_prompt, occurrence=seen[prompt.id])
             )
             seen[prompt.id] += 1
-        return _Generation(self, groups, sampling, seed=seed, iteration=iteration).run()
+        return _Generation(self, groups, sampling=sampling, seed=seed, iteration=iteration).run()
 
     def _encode(self, prompt: Prompt, sampling: SamplingConfig) -> Int[np.ndarray, "P"]:
         ids = self.policy.encode(prompt)
@@ -124,7 +124,7 @@ class _Generation:
     """One call of ``generate``: what waits, what is being generated, and the steps that move it on."""
 
     def __init__(
-        self, engine: Hf, groups: list[Pending], sampling: SamplingConfig, *, seed: int, iteration: int
+        self, engine: Hf, groups: list[Pending], *, sampling: SamplingConfig, seed: int, iteration: int
     ) -> None:
         self.engine, self.policy, self.sampling = engine, engine.policy, sampling
         self.seed, self.iteration = seed, iteration
@@ -188,18 +188,20 @@ class _Generation:
     def _forward(self, inputs: Sequence[Inputs]) -> Float[Tensor, "tokens width"]:
         parts, tokens, positions = zip(*inputs, strict=True)
         row = (self._tensor(np.concatenate(column)) for column in (tokens, positions))
-        return self.policy.hidden(*row, CacheLayout(parts))
+        return self.policy.hidden(*row, layout=CacheLayout(parts))
 
     def _append(self, logits: Float[Tensor, "rows vocabulary"], version: int) -> list[Group]:
         numbers = np.concatenate([cohort.next_uniforms for cohort in self.cohorts])
-        drawn = draw(logits, self._tensor(numbers), self.sampling)
+        drawn = draw(logits, self._tensor(numbers), sampling=self.sampling)
         columns = {name: value.cpu().numpy() for name, value in vars(drawn).items()}
         _require_finite(columns["entropies"])
         finished, start = [], 0
         for cohort in self.cohorts:
             own = slice(start, start + cohort.num_rows)
             start = own.stop
-            finished += cohort.append({name: column[own] for name, column in columns.items()}, version, self.stopping)
+            finished += cohort.append(
+                {name: column[own] for name, column in columns.items()}, version, stopping=self.stopping
+            )
         self.cohorts = [cohort for cohort in self.cohorts if cohort.num_rows]
         return [pending.group(self.iteration) for pending in finished]
 

@@ -9,7 +9,8 @@ from typing import Any
 from m2flow.errors import FlowError
 from m2flow.flow.stream import Stream
 
-Call = Callable[[str, str, Sequence[Any], Mapping[str, Any]], list[Any]]
+Call = Callable[..., list[Any]]
+"""``Run._call``: role and method by position, its arguments as ``args`` and ``kwargs``."""
 
 
 class Role:
@@ -35,12 +36,16 @@ class Role:
         return f"<Role {self._name}: {type(self._target).__name__}>"
 
     def _issue(self, method: str, /, *args: Any, **kwargs: Any) -> Stream[Any]:
-        items = self._call(self._name, method, [_unwrap(a) for a in args], {k: _unwrap(v) for k, v in kwargs.items()})
+        given = {"args": [_unwrap(a) for a in args], "kwargs": {k: _unwrap(v) for k, v in kwargs.items()}}
+        items = self._call(self._name, method, **given)
         growing = [a for a in (*args, *kwargs.values()) if isinstance(a, Stream) and a.can_grow]
-        refill = partial(self._refill, method, args, kwargs) if len(growing) == 1 else None
-        return Stream(items, origin=f"{self._name}.{method}", refill=refill)
 
-    def _refill(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], num_items: int) -> Stream[Any]:
+        def refill(num_items: int) -> Stream[Any]:
+            return self._refill(method, args, kwargs=kwargs, num_items=num_items)
+
+        return Stream(items, origin=f"{self._name}.{method}", refill=refill if len(growing) == 1 else None)
+
+    def _refill(self, method: str, args: Sequence[Any], *, kwargs: Mapping[str, Any], num_items: int) -> Stream[Any]:
         def grown(value: Any) -> Any:
             return value.more(num_items) if isinstance(value, Stream) and value.can_grow else value
 

@@ -41,7 +41,7 @@ class Rollout:
         self.seed = seed
 
     def generate(
-        self, prompts: Iterable[Prompt], samples_per_prompt: int = 8, sampling: SamplingConfig | None = None
+        self, prompts: Iterable[Prompt], samples_per_prompt: int = 8, *, sampling: SamplingConfig | None = None
     ) -> Iterator[Group]:
         """One group for each prompt, in the order in which they finish; ``sampling`` overrides the role's own.
 

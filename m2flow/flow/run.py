@@ -149,7 +149,7 @@ class Run:
         self._runtime.add(name, target)
         return cast(R, Role(name, target, call=self._call))
 
-    def _call(self, name: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _call(self, name: str, method: str, *, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         _, recorder = self._opened()
         context = Context(
             seed=self.config.seed,
@@ -173,7 +173,7 @@ class Run:
         while self.iteration < self.config.iterations:
             with recorder.span("iteration"):
                 yield self._draw(source, size)
-            self._finish_iteration(source, store, recorder)
+            self._finish_iteration(source, store, recorder=recorder)
 
     def _draw(self, source: Source[Any] | None, size: int) -> Stream[Any]:
         if source is None:
@@ -192,7 +192,7 @@ class Run:
         rng.restore(state["rng"])
         self.iteration = state["iteration"]
 
-    def _finish_iteration(self, source: Source[Any] | None, store: Store, recorder: Recorder) -> None:
+    def _finish_iteration(self, source: Source[Any] | None, store: Store, *, recorder: Recorder) -> None:
         self.log(self._runtime.metrics())
         recorder.log(self.iteration, self._metrics)
         recorder.samples(self.iteration, _rows(self._scored))

@@ -107,7 +107,7 @@ class Llm(Policy):
         """Tokens that end a response: of the generation config, the tokenizer, and the end of a chat turn."""
         from m2flow.policies.language import chat, loading
 
-        return chat.stop_tokens(self.tokenizer, loading.load_generation(self.folder), self._encoder.turn_end())
+        return chat.stop_tokens(self.tokenizer, loading.load_generation(self.folder), turn_end=self._encoder.turn_end())
 
     @cached_property
     def max_context(self) -> int:
@@ -131,7 +131,7 @@ class Llm(Policy):
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def hidden(
-        self, token_ids: Int[Tensor, "tokens"], positions: Int[Tensor, "tokens"], layout: "Layout"
+        self, token_ids: Int[Tensor, "tokens"], positions: Int[Tensor, "tokens"], *, layout: "Layout"
     ) -> Float[Tensor, "tokens width"]:
         """Hidden states of one packed row, before the output projection; adapters act.
 
@@ -142,7 +142,7 @@ class Llm(Policy):
         """
         from m2flow.policies.language import probe
 
-        return probe.decode(self.module, token_ids, positions, layout)
+        return probe.decode(self.module, token_ids, positions=positions, layout=layout)
 
     @property
     def head_weight(self) -> Float[Tensor, "vocabulary width"]:

@@ -161,7 +161,7 @@ class Local(Trainer):
         if batch.old_logprobs is None:
             batch = replace(batch, old_logprobs=now)
         update.see(rows, now)
-        loss = self.algorithm.loss(batch, outputs, totals)
+        loss = self.algorithm.loss(batch, outputs, totals=totals)
         numbers = {**loss.sums, "policy/loss": loss.policy.item()}
         if loss.value is None:
             return loss.policy, numbers

@@ -27,13 +27,13 @@ def test_nothing_moves_where_there_is_no_hole(stays: list[bool], left: list[int]
 
 
 def test_a_full_rectangle_needs_no_index():
-    seats = Seats.of(np.array([0, 0, 1, 1, 2, 2]), 3, CPU)
+    seats = Seats.of(np.array([0, 0, 1, 1, 2, 2]), 3, device=CPU)
     assert (seats.num_lanes, seats.width, seats.rows, seats.seats) == (3, 2, None, None)
 
 
 def test_rows_find_their_lane_and_come_back():
     lanes = np.array([1, 0, 1, 2, 1])
-    seats = Seats.of(lanes, 3, CPU)
+    seats = Seats.of(lanes, 3, device=CPU)
     rows = torch.arange(5.0).view(5, 1, 1, 1).expand(5, 2, 3, 4)
     gathered = seats.gather(rows)
     assert gathered.shape == (3, 2, 9, 4)
@@ -50,6 +50,11 @@ def test_growth_keeps_what_is_there_and_stops_at_the_limit():
     grown, _ = store.layer(0, torch.zeros(3, 1, 4))
     assert grown.shape == (2, 3, 20, 4) and torch.equal(grown[:, :, :16], keys)
     assert values.shape == (2, 3, 16, 4)
+
+
+def named(parts: Any) -> Any:
+    """Query, key and value by name."""
+    return dict(zip(("query", "key", "value"), parts, strict=True))
 
 
 class Texts:
@@ -69,7 +74,7 @@ class Texts:
         """Attention of a row's tokens, its prompt computed with it."""
         prompt = self.prompts[self.lanes[row]]
         parts = [torch.cat(pair, dim=1) for pair in zip(prompt, self.rows[row], strict=True)]
-        return CausalLayout((parts[0].shape[1],)).attend(0, *parts, scaling=0.5)[-2:]
+        return CausalLayout((parts[0].shape[1],)).attend(0, **named(parts), scaling=0.5)[-2:]
 
     def packed(self, column: int) -> list[torch.Tensor]:
         """Token ``column`` of all rows side by side."""
@@ -79,12 +84,12 @@ class Texts:
 @pytest.mark.parametrize("cuts", [((0, 5), (0, 3)), ((0, 2), (2, 3), (3, 5))])
 def test_prompts_attend_as_without_a_cache_in_one_piece_or_several(cuts: tuple[tuple[int, int], ...]):
     texts, store = Texts(), Store(2, 5)
-    whole = [CausalLayout((p[0].shape[1],)).attend(0, *p, scaling=0.5) for p in texts.prompts]
+    whole = [CausalLayout((p[0].shape[1],)).attend(0, **named(p), scaling=0.5) for p in texts.prompts]
     lanes = [0, 1] if len(cuts) == 2 else [0, 0, 0]
     for lane, (start, stop) in zip(lanes, cuts, strict=True):
         layout = CacheLayout([Prefill(store, [Piece(lane, start, stop)])])
         part = [x[:, start:stop] for x in texts.prompts[lane]]
-        out = layout.attend(0, *part, scaling=0.5)
+        out = layout.attend(0, **named(part), scaling=0.5)
         torch.testing.assert_close(out, whole[lane][start:stop], atol=1e-6, rtol=1e-5)
 
 
@@ -92,18 +97,18 @@ def test_rows_attend_to_their_prompt_and_themselves_while_other_prompts_are_comp
     texts, prompts, responses, others = Texts(), Store(2, 5), Store(3, 2), Store(1, 3)
     pieces = [Piece(0, 0, 5), Piece(1, 0, 3)]
     both: Any = [torch.cat(pair, dim=1) for pair in zip(*texts.prompts, strict=True)]
-    Prefill(prompts, pieces).attend(0, *both, scaling=0.5)
+    Prefill(prompts, pieces).attend(0, **named(both), scaling=0.5)
     mask = torch.zeros(2, 1, 1, 5)
     mask[1, ..., 3:] = -torch.inf
-    seats = Seats.of(texts.lanes, 2, CPU)
+    seats = Seats.of(texts.lanes, 2, device=CPU)
     for column in range(2):
         decode = Decode(prompts, responses, seats=seats, prompt_mask=mask, used=column)
         layout = CacheLayout([decode, Prefill(others, [Piece(0, 0, 3)])])
         mixed: Any = [torch.cat(pair, dim=1) for pair in zip(texts.packed(column), texts.prompts[1], strict=True)]
-        out = layout.attend(0, *mixed, scaling=0.5)
+        out = layout.attend(0, **named(mixed), scaling=0.5)
         for row in range(3):
             torch.testing.assert_close(out[row], texts.whole(row)[column], atol=1e-6, rtol=1e-5)
-        alone = CausalLayout((3,)).attend(0, *texts.prompts[1], scaling=0.5)
+        alone = CausalLayout((3,)).attend(0, **named(texts.prompts[1]), scaling=0.5)
         torch.testing.assert_close(out[3:], alone, atol=1e-6, rtol=1e-5)
 
 

@@ -18,7 +18,7 @@ PROBABILITIES = torch.tensor([[0.5, 0.2, 0.2, 0.1]])
 def sweep(probabilities: torch.Tensor, number: int = 10_000, **options: Any) -> tuple[list[float], list[float]]:
     """How often each token is drawn by evenly spread uniform numbers, and the probability that is recorded for it."""
     numbers = (torch.arange(number, dtype=torch.float64) + 0.5) / number
-    drawn = draw(probabilities.log().expand(number, -1), numbers, SamplingConfig(**options))
+    drawn = draw(probabilities.log().expand(number, -1), numbers, sampling=SamplingConfig(**options))
     size = probabilities.shape[1]
     shares = drawn.tokens.bincount(minlength=size) / number
     recorded = torch.zeros(size).scatter(0, drawn.tokens, drawn.sampled_logprobs.exp())
@@ -56,7 +56,7 @@ def test_temperature_two_takes_square_roots():
 
 @pytest.mark.parametrize(("uniform", "token"), [(0.0, 0), (0.49, 0), (0.51, 1), (0.69, 1), (0.71, 2), (0.999999, 3)])
 def test_the_uniform_number_inverts_the_cumulative_distribution(uniform: float, token: int):
-    drawn = draw(PROBABILITIES.log(), torch.tensor([uniform], dtype=torch.float64), SamplingConfig())
+    drawn = draw(PROBABILITIES.log(), torch.tensor([uniform], dtype=torch.float64), sampling=SamplingConfig())
     assert drawn.tokens.tolist() == [token]
     assert drawn.logprobs.item() == pytest.approx(math.log(PROBABILITIES[0, token].item()), abs=1e-6)
     assert drawn.entropies.item() == pytest.approx(-sum(p * math.log(p) for p in (0.5, 0.2, 0.2, 0.1)), abs=1e-6)
@@ -69,7 +69,7 @@ def test_a_large_vocabulary_agrees_with_sorting_all_of_it(options: dict[str, Any
     sampling = SamplingConfig(**options)
     logits = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0)) * 1.5
     numbers = torch.rand(64, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    drawn = draw(logits, numbers, sampling)
+    drawn = draw(logits, numbers, sampling=sampling)
     ordered, tokens = (logits.double() / sampling.temperature).softmax(-1).sort(descending=True)
     if sampling.top_k:
         ordered[:, sampling.top_k :] = 0
@@ -85,9 +85,9 @@ def test_a_large_vocabulary_agrees_with_sorting_all_of_it(options: dict[str, Any
 def test_rows_in_parts_are_the_rows_together(monkeypatch: pytest.MonkeyPatch):
     logits = torch.randn(7, 300, generator=torch.Generator().manual_seed(0))
     numbers = torch.rand(7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    whole = draw(logits, numbers, SamplingConfig())
+    whole = draw(logits, numbers, sampling=SamplingConfig())
     monkeypatch.setattr(module, "MAX_ELEMENTS", 600)
-    parts = draw(logits, numbers, SamplingConfig())
+    parts = draw(logits, numbers, sampling=SamplingConfig())
     for name, values in vars(whole).items():
         assert torch.equal(values, getattr(parts, name))
 
@@ -97,7 +97,9 @@ def test_frequencies_of_seeded_draws_pass_a_chi_square_test():
     number = 20_000
     numbers = [uniforms(seed=0, iteration=0, prompt_id=str(i), index=0, number=1)[0] for i in range(number)]
     drawn = draw(
-        probabilities.log().float().expand(number, -1), torch.tensor(numbers, dtype=torch.float64), SamplingConfig()
+        probabilities.log().float().expand(number, -1),
+        torch.tensor(numbers, dtype=torch.float64),
+        sampling=SamplingConfig(),
     )
     expected = probabilities.numpy() * number
     statistic = ((np.bincount(drawn.tokens.numpy(), minlength=20) - expected) ** 2 / expected).sum()
@@ -108,12 +110,12 @@ def test_frequencies_of_seeded_draws_pass_a_chi_square_test():
 def test_a_token_without_probability_is_never_drawn(uniform: float):
     logits = torch.full((1, 600), -1e4)
     logits[0, 300:310] = torch.linspace(-1, 1, 10)
-    drawn = draw(logits, torch.tensor([uniform], dtype=torch.float64), SamplingConfig())
+    drawn = draw(logits, torch.tensor([uniform], dtype=torch.float64), sampling=SamplingConfig())
     assert 300 <= drawn.tokens.item() < 310 and math.isfinite(drawn.logprobs.item())
 
 
 def test_temperature_zero_takes_the_most_likely():
-    drawn = draw(PROBABILITIES.log(), torch.tensor([0.99], dtype=torch.float64), SamplingConfig(temperature=0))
+    drawn = draw(PROBABILITIES.log(), torch.tensor([0.99], dtype=torch.float64), sampling=SamplingConfig(temperature=0))
     assert drawn.tokens.tolist() == [0] and drawn.sampled_logprobs.tolist() == [0.0]
     assert drawn.logprobs.item() == pytest.approx(math.log(0.5), abs=1e-6)
 

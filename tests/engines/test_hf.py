@@ -34,9 +34,9 @@ def forwards(llama: Llm, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     plain = llama.hidden
 
-    def counted(token_ids: torch.Tensor, *args: Any) -> torch.Tensor:
+    def counted(token_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         sizes.append(len(token_ids))
-        return plain(token_ids, *args)
+        return plain(token_ids, *args, **kwargs)
 
     monkeypatch.setattr(llama, "hidden", counted)
     return sizes

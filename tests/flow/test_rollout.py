@@ -111,7 +111,7 @@ def test_groups_are_stamped_and_a_greedy_evaluation_needs_no_seed():
     greedy = SamplingConfig(max_new_tokens=6, temperature=0)
 
     def texts() -> dict[str, str]:
-        return {g.prompt.id: g.samples[0].text for g in rollout.generate(PROMPTS, 1, greedy)}
+        return {g.prompt.id: g.samples[0].text for g in rollout.generate(PROMPTS, 1, sampling=greedy)}
 
     first = texts()
     rollout.context = context(seed=2, iteration=5)

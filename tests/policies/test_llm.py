@@ -42,7 +42,7 @@ def test_packed_logits_are_those_of_each_sequence_alone(
     policy = Llm(Llm.Config(model=str(folder_of(family))))
     ids, positions = packed_row()
     with torch.no_grad():
-        packed = policy.logits(policy.hidden(ids, positions, CausalLayout(LENGTHS)))
+        packed = policy.logits(policy.hidden(ids, positions, layout=CausalLayout(LENGTHS)))
     alone = logits_alone(folder_of(family), ids, implementation)
     assert alone.std() > 0.5  # large enough for the comparison to mean something
     torch.testing.assert_close(packed, alone, atol=2e-5, rtol=1e-4)
@@ -53,7 +53,7 @@ def test_a_layout_that_lets_sequences_see_each_other_changes_the_logits(folder_o
     policy = Llm(Llm.Config(model=str(folder_of(family))))
     ids, positions = packed_row()
     with torch.no_grad():
-        leaking = policy.logits(policy.hidden(ids, positions, CausalLayout((sum(LENGTHS),))))
+        leaking = policy.logits(policy.hidden(ids, positions, layout=CausalLayout((sum(LENGTHS),))))
     alone = logits_alone(folder_of(family), ids, "sdpa")
     torch.testing.assert_close(leaking[:7], alone[:7], atol=2e-5, rtol=1e-4)
     assert (leaking[7:] - alone[7:]).abs().max() > 0.1
@@ -66,7 +66,7 @@ def test_checkpointed_activations_give_the_same_gradients(folder_of: Callable[[s
 
     def gradients() -> dict[str, torch.Tensor]:
         policy.module.zero_grad()
-        policy.logits(policy.hidden(ids, positions, CausalLayout(LENGTHS))).logsumexp(-1).sum().backward()
+        policy.logits(policy.hidden(ids, positions, layout=CausalLayout(LENGTHS))).logsumexp(-1).sum().backward()
         return {name: weight.grad.clone() for name, weight in policy.trainable().items() if weight.grad is not None}
 
     calls = []
@@ -135,15 +135,17 @@ def test_the_state_of_another_model_is_refused(llama: Path, change: str):
 def test_the_reference_keeps_the_first_weights(llama: Path):
     policy = Llm(Llm.Config(model=str(llama)))
     ids, positions = packed_row()
-    first = policy.logits(policy.hidden(ids, positions, CausalLayout(LENGTHS))).detach()
+    first = policy.logits(policy.hidden(ids, positions, layout=CausalLayout(LENGTHS))).detach()
     with torch.no_grad():
         for weight in policy.trainable().values():
             weight.mul_(1.5)
     policy.version = 1
     reference = policy.reference()
-    again = reference.logits(reference.hidden(ids, positions, CausalLayout(LENGTHS)))
+    again = reference.logits(reference.hidden(ids, positions, layout=CausalLayout(LENGTHS)))
     assert torch.equal(again, first) and not again.requires_grad
-    assert not torch.allclose(policy.logits(policy.hidden(ids, positions, CausalLayout(LENGTHS))), first, atol=0.1)
+    assert not torch.allclose(
+        policy.logits(policy.hidden(ids, positions, layout=CausalLayout(LENGTHS))), first, atol=0.1
+    )
 
 
 def test_a_saved_policy_is_a_plain_model_folder(llama: Path, tmp_path: Path):

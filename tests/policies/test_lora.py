@@ -21,7 +21,7 @@ IDS = torch.tensor([5, 9, 11, 30, 7, 22])
 
 def logits(policy: Llm) -> torch.Tensor:
     """Of one causal sequence."""
-    return policy.logits(policy.hidden(IDS, torch.arange(6), CausalLayout((6,))))
+    return policy.logits(policy.hidden(IDS, torch.arange(6), layout=CausalLayout((6,))))
 
 
 def new(folder: Path, **lora: object) -> Llm:
@@ -93,7 +93,7 @@ def test_the_reference_is_the_base_model_and_costs_no_copy(llama: Path):
     policy = new(llama)
     reference = policy.reference()
     shaken(policy)
-    hidden = reference.hidden(IDS, torch.arange(6), CausalLayout((6,)))
+    hidden = reference.hidden(IDS, torch.arange(6), layout=CausalLayout((6,)))
     torch.testing.assert_close(reference.logits(hidden), logits(Llm(Llm.Config(model=str(llama)))).detach())
     assert not hidden.requires_grad
     assert reference.head_weight.data_ptr() == policy.head_weight.data_ptr()
@@ -102,7 +102,7 @@ def test_the_reference_is_the_base_model_and_costs_no_copy(llama: Path):
 def test_gradients_flow_after_the_reference_was_asked(llama: Path):
     policy = shaken(new(llama))
     before = logits(policy)
-    policy.reference().hidden(IDS, torch.arange(6), CausalLayout((6,)))
+    policy.reference().hidden(IDS, torch.arange(6), layout=CausalLayout((6,)))
     before.sum().backward()
     first = {name: weight.grad.clone() for name, weight in policy.trainable().items() if weight.grad is not None}
     assert first.keys() == policy.trainable().keys() and len(first) == 28
@@ -147,7 +147,7 @@ def test_the_reference_of_a_continued_adapter_is_that_adapter(llama: Path, tmp_p
     reference = policy.reference()
     shaken(policy)
     moved = logits(policy).detach()
-    again = reference.logits(reference.hidden(IDS, torch.arange(6), CausalLayout((6,))))
+    again = reference.logits(reference.hidden(IDS, torch.arange(6), layout=CausalLayout((6,))))
     torch.testing.assert_close(again, start)
     torch.testing.assert_close(logits(policy).detach(), moved)
     assert (moved - start).abs().max() > 0.5 and list(policy.trainable()) == names
@@ -162,7 +162,9 @@ def test_a_copy_of_a_policy_has_adapters_of_its_own(llama: Path, tmp_path: Path)
     torch.testing.assert_close(logits(twin), start)
     reference = twin.reference()
     shaken(twin)
-    torch.testing.assert_close(reference.logits(reference.hidden(IDS, torch.arange(6), CausalLayout((6,)))), start)
+    torch.testing.assert_close(
+        reference.logits(reference.hidden(IDS, torch.arange(6), layout=CausalLayout((6,)))), start
+    )
 
 
 def test_a_merged_model_says_the_same_and_merging_leaves_the_policy_as_it_is(llama: Path, tmp_path: Path):

@@ -34,7 +34,9 @@ def answer_logprobs(policy: Llm, terms: list[tuple[int, int]]) -> list[tuple[flo
     rows = [torch.tensor([*q, *r]) for q, r in zip(asked, told, strict=True)]
     lengths = tuple(len(row) for row in rows)
     with torch.no_grad():
-        hidden = policy.hidden(torch.cat(rows), torch.cat([torch.arange(n) for n in lengths]), CausalLayout(lengths))
+        hidden = policy.hidden(
+            torch.cat(rows), torch.cat([torch.arange(n) for n in lengths]), layout=CausalLayout(lengths)
+        )
     found = []
     for row, states, answer in zip(rows, hidden.split(lengths), told, strict=True):
         logprobs = policy.logits(states[-len(answer) - 1 : -1]).log_softmax(-1)
@@ -101,7 +103,7 @@ def test_the_script_scores_a_model_as_sampling_would():
     with torch.no_grad():
         for weight in model.parameters():
             weight.zero_()
-        losses = script.token_losses(model, [("1+2=", "3"), ("55+66=", "121")], tokenizer)
+        losses = script.token_losses(model, [("1+2=", "3"), ("55+66=", "121")], tokenizer=tokenizer)
     # All logits equal: each token costs the logarithm of the vocabulary; an answer has its digits and its end.
     assert torch.allclose(losses.sum(1), torch.tensor([2.0, 4.0]) * np.log(len(tokenizer)))
     assert (losses > 0).sum(1).tolist() == [2, 4]
@@ -109,7 +111,7 @@ def test_the_script_scores_a_model_as_sampling_would():
 
 def test_the_careless_teacher_is_right_as_often_as_asked_and_never_negative():
     script, rng = load_script(), np.random.default_rng(0)
-    answers = [int(script.answer(3, 4, rng, 0.4)) for _ in range(4000)]
+    answers = [int(script.answer(3, 4, rng=rng, right_share=0.4)) for _ in range(4000)]
     assert min(answers) >= 0
     assert np.mean([a == 7 for a in answers]) == pytest.approx(0.4, abs=0.03)
-    assert {script.answer(3, 4, rng, 1.0) for _ in range(50)} == {"7"}
+    assert {script.answer(3, 4, rng=rng, right_share=1.0) for _ in range(50)} == {"7"}

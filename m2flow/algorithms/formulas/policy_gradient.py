@@ -85,7 +85,7 @@ class PolicyGradient(Algorithm):
         """Policy loss of each position; log-probs hold zeros where masked."""
         return clipped(ratio(logprobs, old), zeroed(required(batch.advantages), batch.mask), clip=self.clip)
 
-    def loss(self, batch: Batch, outputs: Outputs, totals: Totals) -> Loss:
+    def loss(self, batch: Batch, outputs: Outputs, *, totals: Totals) -> Loss:
         """Surrogate, divergence and entropy, aggregated alike."""
         logprobs, old = zeroed(outputs.logprobs, batch.mask), zeroed(required(batch.old_logprobs), batch.mask)
         found = self.surrogate(batch, logprobs, old=old)
@@ -100,10 +100,10 @@ class PolicyGradient(Algorithm):
             terms["entropy"] = zeroed(outputs.entropies, batch.mask)
             losses = losses - self.config.entropy_coef * terms["entropy"]
         policy = aggregate(losses, batch.mask, totals=totals, mode=self.config.aggregation)
-        return Loss(policy=policy, sums=_sums(terms, batch, totals))
+        return Loss(policy=policy, sums=_sums(terms, batch, totals=totals))
 
 
-def _sums(terms: dict[str, Tensor], batch: Batch, totals: Totals) -> dict[str, float]:
+def _sums(terms: dict[str, Tensor], batch: Batch, *, totals: Totals) -> dict[str, float]:
     return {
         f"policy/{k}": float(aggregate(v.detach(), batch.mask, totals=totals, mode="token-mean"))
         for k, v in terms.items()

@@ -97,9 +97,9 @@ class Part(ABC):
         self,
         layer: int,
         query: Float[Tensor, "heads tokens dim"],
+        *,
         key: Float[Tensor, "kv_heads tokens dim"],
         value: Float[Tensor, "kv_heads tokens dim"],
-        *,
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """As ``Layout.attend``, for these tokens."""
@@ -119,16 +119,16 @@ class CacheLayout(Layout):
         self,
         layer: int,
         query: Float[Tensor, "heads tokens dim"],
+        *,
         key: Float[Tensor, "kv_heads tokens dim"],
         value: Float[Tensor, "kv_heads tokens dim"],
-        *,
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """Each part attends to its own sequences; see ``Layout.attend``."""
         out, start = [], 0
         for part in self.parts:
             at = slice(start, start + part.num_tokens)
-            out.append(part.attend(layer, query[:, at], key[:, at], value[:, at], scaling=scaling))
+            out.append(part.attend(layer, query[:, at], key=key[:, at], value=value[:, at], scaling=scaling))
             start += part.num_tokens
         return out[0] if len(out) == 1 else torch.cat(out)
 
@@ -153,9 +153,9 @@ class Prefill(Part):
         self,
         layer: int,
         query: Float[Tensor, "heads tokens dim"],
+        *,
         key: Float[Tensor, "kv_heads tokens dim"],
         value: Float[Tensor, "kv_heads tokens dim"],
-        *,
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """Keeps keys and values of the pieces, then attends."""
@@ -167,13 +167,13 @@ class Prefill(Part):
             now = slice(at, at + piece.stop - piece.start)
             for kept, new in ((keys, key), (values, value)):
                 kept[piece.lane, :, piece.start : piece.stop] = new[:, now]
-            seen = (part[piece.lane, :, None, : piece.stop] for part in (keys, values))
-            out.append(_causal(query[:, :, now], *seen, start=piece.start, scaling=scaling))
+            seen, held = (part[piece.lane, :, None, : piece.stop] for part in (keys, values))
+            out.append(_causal(query[:, :, now], seen, values=held, start=piece.start, scaling=scaling))
             at = now.stop
         return torch.cat(out, dim=2).reshape(heads, -1, dim).transpose(0, 1)
 
 
-def _causal(query: Tensor, keys: Tensor, values: Tensor, *, start: int, scaling: float) -> Tensor:
+def _causal(query: Tensor, keys: Tensor, *, values: Tensor, start: int, scaling: float) -> Tensor:
     """Attention of [kv_heads, share, tokens, dim] queries, of which the first is token number ``start``.
 
     The key heads are expanded by a stride of zero, not repeated.
@@ -200,7 +200,7 @@ class Seats:
     """The seat of each row."""
 
     @classmethod
-    def of(cls, lanes: Int[np.ndarray, "rows"], num_lanes: int, device: torch.device) -> "Seats":
+    def of(cls, lanes: Int[np.ndarray, "rows"], num_lanes: int, *, device: torch.device) -> "Seats":
         """Seats for rows that belong to ``lanes``."""
         counts = np.bincount(lanes, minlength=num_lanes)
         width = int(counts.max())
@@ -240,9 +240,9 @@ class Decode(Part):
         self,
         layer: int,
         query: Float[Tensor, "heads tokens dim"],
+        *,
         key: Float[Tensor, "kv_heads tokens dim"],
         value: Float[Tensor, "kv_heads tokens dim"],
-        *,
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """Keeps the new keys and values, then attends.
@@ -250,7 +250,7 @@ class Decode(Part):
         The query heads that share a key head are taken as several queries of that head, so keys are never repeated.
         """
         prompt_keys, prompt_values = self.prompts.layer(layer, key)
-        keys, values = self._append(layer, key, value)
+        keys, values = self._append(layer, key, value=value)
         rows = (query * scaling).transpose(0, 1).unflatten(1, (key.shape[0], -1))
         on_prompt = self.seats.gather(rows) @ prompt_keys.transpose(2, 3)
         if self.prompt_mask is not None:
@@ -262,7 +262,7 @@ class Decode(Part):
         out += self.seats.scatter(self.seats.gather(weights[..., :num_prompt]) @ prompt_values)
         return out.flatten(1, 2)
 
-    def _append(self, layer: int, key: Tensor, value: Tensor) -> Pair:
+    def _append(self, layer: int, key: Tensor, *, value: Tensor) -> Pair:
         keys, values = self.responses.layer(layer, key)
         keys[:, :, self.used] = key.transpose(0, 1)
         values[:, :, self.used] = value.transpose(0, 1)

@@ -80,7 +80,7 @@ class Cohort:
 
     def _arrange(self) -> None:
         """Seats and mask for the lanes and rows that there are now."""
-        self._seats = Seats.of(self._columns["lane"], len(self.lanes), self.device)
+        self._seats = Seats.of(self._columns["lane"], len(self.lanes), device=self.device)
         lengths = torch.tensor([lane.num_prompt_tokens for lane in self.lanes])
         padding = torch.arange(self._prompts.capacity) >= lengths[:, None]
         mask = torch.zeros(padding.shape).masked_fill_(padding, -torch.inf)[:, None, None, :]
@@ -141,7 +141,7 @@ class Cohort:
         part = Decode(self._prompts, self._responses, seats=self._seats, prompt_mask=self._prompt_mask, used=used)
         return part, self._columns["tokens"][:, used], self._prompt_tokens[self.lane_of_row] + used
 
-    def append(self, drawn: dict[str, np.ndarray], version: int, stopping: Stopping) -> list[Pending]:
+    def append(self, drawn: dict[str, np.ndarray], version: int, *, stopping: Stopping) -> list[Pending]:
         """One token more for each row; returns the groups that lack no sample then."""
         for name, values in {**drawn, "versions": np.full(self.num_rows, version)}.items():
             self._columns[name][:, self.num_made] = values

@@ -40,14 +40,16 @@ def uniforms(*, seed: int, iteration: int, prompt_id: str, index: int, number: i
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(number)
 
 
-def draw(logits: Float[Tensor, "rows vocabulary"], uniform: Float[Tensor, "rows"], sampling: SamplingConfig) -> Drawn:
+def draw(
+    logits: Float[Tensor, "rows vocabulary"], uniform: Float[Tensor, "rows"], *, sampling: SamplingConfig
+) -> Drawn:
     """Draw by inverting the cumulative distribution in the vocabulary's order; at temperature 0 the most likely token.
 
     Args:
         uniform: float64 in [0, 1), one for each row.
     """
     rows = max(1, MAX_ELEMENTS // logits.shape[1])
-    parts = [_draw(*part, sampling) for part in zip(logits.split(rows), uniform.split(rows), strict=True)]
+    parts = [_draw(*part, sampling=sampling) for part in zip(logits.split(rows), uniform.split(rows), strict=True)]
     return _joined(parts)
 
 
@@ -58,7 +60,7 @@ def _joined(parts: Sequence[Drawn]) -> Drawn:
     return Drawn(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
-def _draw(logits: Tensor, uniform: Tensor, sampling: SamplingConfig) -> Drawn:
+def _draw(logits: Tensor, uniform: Tensor, *, sampling: SamplingConfig) -> Drawn:
     logits = logits.float()
     shifted = logits - logits.amax(-1, keepdim=True)
     weights = shifted.exp()
@@ -69,7 +71,7 @@ def _draw(logits: Tensor, uniform: Tensor, sampling: SamplingConfig) -> Drawn:
         tokens = shifted.argmax(-1)
         sampled = torch.zeros_like(total)
     else:
-        tokens, sampled = _invert(shifted, (weights, sums), uniform, sampling)
+        tokens, sampled = _invert(shifted, (weights, sums), uniform=uniform, sampling=sampling)
     logprobs = _pick(shifted, tokens) - total.log()
     return Drawn(
         tokens=tokens, logprobs=logprobs.float(), sampled_logprobs=sampled.float(), entropies=entropies.float()
@@ -91,7 +93,7 @@ def _blocks(weights: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows bl
 
 
 def _invert(
-    shifted: Tensor, plain: tuple[Tensor, Tensor], uniform: Tensor, sampling: SamplingConfig
+    shifted: Tensor, plain: tuple[Tensor, Tensor], *, uniform: Tensor, sampling: SamplingConfig
 ) -> tuple[Int[Tensor, "rows"], Float[Tensor, "rows"]]:
     """The drawn tokens and their log-probs; ``plain`` are weights and their sums at temperature 1."""
     weights, sums = plain
@@ -124,7 +126,7 @@ def kept(
         shifted: logits, the largest of each row taken off.
         total: sum of ``exp(shifted / temperature)``.
     """
-    values, sizes = _candidates(shifted, sampling, total)
+    values, sizes = _candidates(shifted, sampling, total=total)
     lowest = values.gather(1, sizes[:, None] - 1)
     above, equal = shifted > lowest, shifted == lowest
     room = sizes[:, None] - above.sum(-1, keepdim=True)
@@ -134,7 +136,7 @@ def kept(
 
 
 def _candidates(
-    shifted: Tensor, sampling: SamplingConfig, total: Tensor
+    shifted: Tensor, sampling: SamplingConfig, *, total: Tensor
 ) -> tuple[Float[Tensor, "rows candidates"], Int[Tensor, "rows"]]:
     """Most likely logits in descending order, and how many of them are kept."""
     vocabulary = shifted.shape[1]

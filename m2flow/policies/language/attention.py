@@ -25,9 +25,9 @@ class Layout(ABC):
         self,
         layer: int,
         query: Float[Tensor, "heads tokens dim"],
+        *,
         key: Float[Tensor, "kv_heads tokens dim"],
         value: Float[Tensor, "kv_heads tokens dim"],
-        *,
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """Attention of layer number ``layer``; query heads are in groups of ``heads // kv_heads`` per key head."""
@@ -36,17 +36,17 @@ class Layout(ABC):
 def attention(
     module: nn.Module,
     query: Float[Tensor, "1 heads tokens dim"],
-    key: Float[Tensor, "1 kv_heads tokens dim"],
-    value: Float[Tensor, "1 kv_heads tokens dim"],
-    attention_mask: None,
+    *rest: Float[Tensor, "1 kv_heads tokens dim"] | None,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "1 tokens heads dim"], None]:
-    """The function that transformers calls in every layer.
+    """The function that transformers calls in every layer, by position: ``rest`` is key, value and no mask.
 
     Raises:
         ModelError: the model asks for something that packed attention does not do (a sliding window, soft-capping,
             attention sinks, dropout), which would otherwise be ignored.
     """
+    key, value, _ = rest
+    assert key is not None and value is not None
     layout, scaling = kwargs.get("layout"), kwargs.get("scaling")
     if layout is None:
         raise ModelError("this model only runs packed batches: call Llm.hidden, not the module itself")
@@ -56,7 +56,7 @@ def attention(
     if asked:
         raise ModelError(f"{type(module).__name__} uses {', '.join(asked)}, which packed attention does not support")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = layout.attend(module.layer_idx, query[0], key[0], value[0], scaling=scaling)
+    out = layout.attend(module.layer_idx, query[0], key=key[0], value=value[0], scaling=scaling)
     return out.unsqueeze(0), None
 
 

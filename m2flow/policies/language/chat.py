@@ -107,7 +107,7 @@ class PromptEncoder:
             )
 
 
-def stop_tokens(tokenizer: Any, generation: GenerationConfig, turn_end: int | None) -> tuple[int, ...]:
+def stop_tokens(tokenizer: Any, generation: GenerationConfig, *, turn_end: int | None) -> tuple[int, ...]:
     """Tokens that end a response, sorted: of the generation config, the tokenizer, and the end of a chat turn.
 
     Raises:

@@ -35,9 +35,9 @@ class CausalLayout(attention.Layout):
         self,
         layer: int,
         query: Float[Tensor, "heads tokens dim"],
+        *,
         key: Float[Tensor, "kv_heads tokens dim"],
         value: Float[Tensor, "kv_heads tokens dim"],
-        *,
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """Causal attention inside each sequence."""
@@ -51,7 +51,7 @@ class CausalLayout(attention.Layout):
 
 
 def decode(
-    module: Any, token_ids: Int[Tensor, "tokens"], positions: Int[Tensor, "tokens"], layout: attention.Layout
+    module: Any, token_ids: Int[Tensor, "tokens"], *, positions: Int[Tensor, "tokens"], layout: attention.Layout
 ) -> Float[Tensor, "tokens width"]:
     """Hidden states of one packed row, before the output projection."""
     out = module.get_decoder()(
@@ -75,10 +75,10 @@ def require_packable(module: Any) -> None:
     tokens = torch.arange(sum(LENGTHS)) * 7 % min(module.config.vocab_size, 97)
     positions = torch.cat([torch.arange(n) for n in LENGTHS])
     layout = CausalLayout(LENGTHS)
-    packed = decode(module, tokens, positions, layout)
+    packed = decode(module, tokens, positions=positions, layout=layout)
     _require_attention_everywhere(module, layout)
     _require_nothing_around_head(module, tokens[-LENGTHS[1] :])
-    _require_same_alone(module, tokens[-LENGTHS[1] :], packed[-LENGTHS[1] :])
+    _require_same_alone(module, tokens[-LENGTHS[1] :], packed=packed[-LENGTHS[1] :])
 
 
 def _require_plain_head(module: Any) -> None:
@@ -102,13 +102,13 @@ def _require_attention_everywhere(module: Any, layout: CausalLayout) -> None:
 def _require_nothing_around_head(module: Any, tokens: Tensor) -> None:
     """Large logits in the head's place must come out as they are, and the head must be given the hidden states."""
     layout, positions = CausalLayout((len(tokens),)), torch.arange(len(tokens))
-    hidden = decode(module, tokens, positions, layout)
+    hidden = decode(module, tokens, positions=positions, layout=layout)
     head = module.get_output_embeddings()
     planted = torch.linspace(-200, 200, head.out_features, dtype=head.weight.dtype).expand(1, len(tokens), -1)
     seen: list[Tensor] = []
 
-    def plant(_: nn.Module, args: tuple[Tensor], __: Tensor) -> Tensor:
-        seen.append(args[0])
+    def plant(_: nn.Module, *given: Any) -> Tensor:
+        seen.append(given[0][0])
         return planted
 
     hook = head.register_forward_hook(plant)
@@ -123,7 +123,7 @@ def _require_nothing_around_head(module: Any, tokens: Tensor) -> None:
         )
 
 
-def _require_same_alone(module: Any, tokens: Tensor, packed: Float[Tensor, "tokens width"]) -> None:
+def _require_same_alone(module: Any, tokens: Tensor, *, packed: Float[Tensor, "tokens width"]) -> None:
     module.set_attn_implementation("eager")
     try:
         alone = module(tokens[None], use_cache=False).logits[0].float()

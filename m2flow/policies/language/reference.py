@@ -21,11 +21,11 @@ class Reference:
 
     @torch.no_grad()
     def hidden(
-        self, token_ids: Int[Tensor, "tokens"], positions: Int[Tensor, "tokens"], layout: Layout
+        self, token_ids: Int[Tensor, "tokens"], positions: Int[Tensor, "tokens"], *, layout: Layout
     ) -> Float[Tensor, "tokens width"]:
         """Hidden states of one packed row, before the output projection."""
         with self._scope():
-            return self._policy.hidden(token_ids, positions, layout)
+            return self._policy.hidden(token_ids, positions, layout=layout)
 
     @property
     def head_weight(self) -> Float[Tensor, "vocabulary width"]:

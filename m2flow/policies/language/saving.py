@@ -24,7 +24,7 @@ def save(policy: "Llm", path: Path, *, merged: bool) -> None:
     try:
         _make_empty(path)
         if merged:
-            _save_module(policy.module, path, adapter.merged_state() if adapter else policy.module.state_dict())
+            _save_module(policy.module, path, state=adapter.merged_state() if adapter else policy.module.state_dict())
             _save_rest(policy, path)
         elif adapter:
             adapter.save(path)
@@ -38,7 +38,7 @@ def _make_empty(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
-def _save_module(module: Any, path: Path, state: dict[str, torch.Tensor]) -> None:
+def _save_module(module: Any, path: Path, *, state: dict[str, torch.Tensor]) -> None:
     """Save through a bare copy of the class, which has neither adapters nor our attention; no memory is copied."""
     with torch.device("meta"):
         bare = type(module)(type(module.config).from_dict(module.config.to_dict()))

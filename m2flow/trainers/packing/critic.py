@@ -35,7 +35,7 @@ class Critic:
 
     def values(self, row: PackedRow) -> Float[Tensor, "predictions"]:
         """In float32."""
-        hidden = self.body.hidden(row.token_ids, row.positions, row.layout)[row.predicting]
+        hidden = self.body.hidden(row.token_ids, row.positions, layout=row.layout)[row.predicting]
         return self.head(hidden)[:, 0].float()
 
     def state(self) -> dict[str, Tensor]:

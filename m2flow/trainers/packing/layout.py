@@ -63,9 +63,9 @@ class PackedLayout(Layout):
         self,
         layer: int,
         query: Float[Tensor, "heads tokens dim"],
+        *,
         key: Float[Tensor, "kv_heads tokens dim"],
         value: Float[Tensor, "kv_heads tokens dim"],
-        *,
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """Attention within each span; see ``Layout.attend``."""

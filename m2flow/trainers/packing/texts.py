@@ -106,7 +106,7 @@ def _in_order(rows: Sequence[int]) -> Sequence[int]:
 def _predict(
     policy: Any, row: PackedRow, *, temperature: float, entropies: bool = False
 ) -> tuple[Float[Tensor, "predictions"], Float[Tensor, "predictions"] | None]:
-    hidden = policy.hidden(row.token_ids, row.positions, row.layout)[row.predicting]
+    hidden = policy.hidden(row.token_ids, row.positions, layout=row.layout)[row.predicting]
     return chunked_logprobs(
         hidden, policy.head_weight, labels=row.targets, temperature=temperature, entropies=entropies
     )
