@@ -27,13 +27,14 @@ lint: .venv/dev  ## Style and types alone
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-format: .venv/dev  ## Put the sources into the project's format
+format: .venv/dev  ## Put sources and tables of options into the project's format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/python docs/hooks/option_tables.py
 
 docs: .venv/docs  ## Build the documentation into site/
-	@$(BIN)/mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html, or read with search: $(BIN)/python -m http.server --directory site"
 
 clean:  ## Remove what the other targets made, but for runs/
 	rm -rf .venv site .pytest_cache .ruff_cache .hypothesis
@@ -58,5 +59,6 @@ clean:  ## Remove what the other targets made, but for runs/
 	@touch $@
 
 .venv/docs: .venv/demo
+	@echo "installing what the site needs"
 	@$(INSTALL) --editable '.[docs]'
 	@touch $@

@@ -2,8 +2,8 @@
 """Tables of options in the documentation, made from the Config classes: ``python docs/hooks/option_tables.py``.
 
 A page says where one stands: ``<!-- options: algorithms/grpo -->`` for a plug-in, or the class itself,
-``<!-- options: m2flow.engines.base:SamplingConfig -->``; the lines after it that begin with a bar are the table. After ``as``
-stands what the options are under on the command line of examples/reasoning/grpo_math.py.
+``<!-- options: m2flow.engines.base:SamplingConfig -->``; the lines after it that begin with a bar are the table. After
+``as`` stands what the options are under on the command line of examples/reasoning/grpo_math.py.
 """
 
 import importlib
