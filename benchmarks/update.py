@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from m2flow.data.samples import Group, Prompt, Sample
 from m2flow.flow.learner import Learner
-from m2flow.policies.language.attention import NAME
+from m2flow.policies.language import attention
 from m2flow.policies.llm import Llm
 
 SHAPE = LlamaConfig(
@@ -44,7 +44,7 @@ class Untrained(Llm):
         """A Llama that no file holds."""
         torch.manual_seed(0)
         module = LlamaForCausalLM(SHAPE).eval()
-        module.set_attn_implementation(NAME)
+        module.set_attn_implementation(attention.registered())
         self._adapter = None
         return module
 

@@ -36,6 +36,6 @@ def problems(split: Literal["train", "held_out"]) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in pairs[held_out == (split == "held_out")]]
 
 
-def question(a: int, b: int) -> str:
-    """The text that asks for ``a + b``: ``12+34=``."""
-    return f"{a}+{b}="
+def question(a: int, b: int, *, spaced: bool = False) -> str:
+    """The text that asks for ``a + b``: ``12+34=``, or ``12 + 34 = ``."""
+    return f"{a} + {b} = " if spaced else f"{a}+{b}="

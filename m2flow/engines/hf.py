@@ -22,6 +22,9 @@ from m2flow.engines.decoding.draw import draw, uniforms
 from m2flow.engines.decoding.stopping import Stopping
 from m2flow.errors import EngineError
 
+HEAD_BLOCK = 2048
+"""Tokens of the vocabulary in one product of the output projection."""
+
 
 class Hf(Engine):
     """Continuous batching over packed rows.
@@ -40,6 +43,9 @@ class Hf(Engine):
         """Prompt tokens computed in one forward; a longer prompt takes several."""
         max_cache_tokens: int = Field(default=65536, ge=2)
         """Tokens whose keys and values may be kept: each prompt once, and max_new_tokens for each sample begun."""
+
+    cohort_type = Cohort
+    """What decides when a response ends; others decide otherwise."""
 
     def __init__(self, config: Any, policy: Any) -> None:
         super().__init__(config, policy)
@@ -153,7 +159,7 @@ class _Generation:
         tokens = sum(cohort.num_cache_tokens for cohort in self.cohorts)
         if lanes := self.admission.next(used_rows=rows, used_tokens=tokens):
             numbers = np.stack([self._uniforms(lane, index) for lane in lanes for index in lane.indices])
-            self.filling = Cohort(lanes, numbers, device=self.device)
+            self.filling = self.engine.cohort_type(lanes, numbers, device=self.device)
 
     def _uniforms(self, lane: Lane, index: int) -> Float[np.ndarray, "max_new"]:
         return uniforms(
@@ -179,7 +185,7 @@ class _Generation:
         hidden = self._forward(inputs)
         if not len(copies):
             return []
-        logits = self.policy.logits(hidden if len(ends) == len(hidden) else hidden[self._tensor(ends)])
+        logits = _logits(self.policy, hidden if len(ends) == len(hidden) else hidden[self._tensor(ends)])
         return self._append(logits if len(copies) == len(ends) else logits[self._tensor(copies)], version)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
@@ -204,6 +210,17 @@ class _Generation:
             )
         self.cohorts = [cohort for cohort in self.cohorts if cohort.num_rows]
         return [pending.group(self.iteration) for pending in finished]
+
+
+def _logits(policy: Any, hidden: Float[Tensor, "tokens width"]) -> Float[Tensor, "tokens vocabulary"]:
+    """``policy.logits``, on a CPU in blocks of the vocabulary: a fifth less time than one wide product (49k tokens)."""
+    if hidden.device.type != "cpu":
+        return policy.logits(hidden)
+    weight = policy.head_weight
+    out = hidden.new_empty(len(hidden), len(weight))
+    for block, rows in zip(out.split(HEAD_BLOCK, dim=1), weight.split(HEAD_BLOCK), strict=True):
+        torch.mm(hidden, rows.T, out=block)
+    return out
 
 
 def _require_finite(entropies: np.ndarray) -> None:

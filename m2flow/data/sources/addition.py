@@ -23,6 +23,8 @@ class Addition(Source):
         """Digits of each term, at most."""
         full_width: bool = False
         """Only terms with exactly that many digits."""
+        spaced: bool = False
+        """``12 + 34 = `` instead of ``12+34=``, as models are used to that were trained on prose."""
         shots: int = Field(default=0, ge=0, le=64)
         """Worked examples before the problem: the same ones for all, and never asked themselves."""
         chat: bool = False
@@ -43,13 +45,13 @@ class Addition(Source):
         hashes = spread(pairs, digits=config.digits)
         # The highest hashes are the farthest from what any split holds out.
         shown = np.argsort(hashes, kind="stable")[len(hashes) - config.shots :]
-        self._prefix = "".join(f"{question(a, b)}{a + b}\n" for a, b in pairs[shown])
+        self._prefix = "".join(f"{question(a, b, spaced=config.spaced)}{a + b}\n" for a, b in pairs[shown])
         self._pairs = np.delete(pairs, shown, axis=0)
         self.hashes = np.delete(hashes, shown)
 
     def __getitem__(self, index: int) -> Prompt:
         a, b = (int(term) for term in self._pairs[index])
-        text, columns = self._prefix + question(a, b), {"answer": str(a + b)}
+        text, columns = self._prefix + question(a, b, spaced=self.config.spaced), {"answer": str(a + b)}
         prompt_id = f"addition/{a}+{b}"
         if not self.config.chat:
             return Prompt(id=prompt_id, text=text, columns=columns)

@@ -114,6 +114,11 @@ class Cohort:
         return self._columns["lane"]
 
     @property
+    def sample_of_row(self) -> Int[np.ndarray, "rows"]:
+        """The number of each row's sample in its group."""
+        return self._columns["index"]
+
+    @property
     def next_uniforms(self) -> Float[np.ndarray, "rows"]:
         """The random number for each row's next token."""
         return self._columns["uniforms"][:, self.num_made]
@@ -146,13 +151,17 @@ class Cohort:
         for name, values in {**drawn, "versions": np.full(self.num_rows, version)}.items():
             self._columns[name][:, self.num_made] = values
         self.num_made += 1
-        ended = stopping.ended(self._columns["tokens"][:, : self.num_made])
+        ended = self.ended(stopping)
         leaves = ended | (self.num_made == self.max_new_tokens)
         if not leaves.any():
             return []
         touched = [self._finish(row, stopping, stopped=bool(ended[row])) for row in np.flatnonzero(leaves).tolist()]
         self._keep(~leaves)
         return [pending for pending in {id(p): p for p in touched}.values() if pending.is_finished]
+
+    def ended(self, stopping: Stopping) -> Bool[np.ndarray, "rows"]:
+        """Which responses end with their last token."""
+        return stopping.ended(self._columns["tokens"][:, : self.num_made])
 
     def _finish(self, row: int, stopping: Stopping, *, stopped: bool) -> Pending:
         own = {name: column[row, : self.num_made].copy() for name, column in self._columns.items() if column.ndim == 2}
