@@ -3,20 +3,17 @@
 
 python benchmarks/update.py [--responses lognormal] [--microbatch 1024] [--checkpointing] [--threads 2] [--profile]
 
-The limit counts each weight's operations only where a result depends on them: 6 per weight of the body and packed
-token, 6 per weight of the head and *predicted* token, and 12 x head size x heads per query and key that attend. What
-the update does beyond that (the head's logits made again, norms, softmax, AdamW) is overhead. Time is process CPU time,
-so that other work on the machine does not count.
+Operations and rate are those of limit.py. Time is process CPU time, so that other work on the machine does not count.
 """
 
 import argparse
 import resource
-import time
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from limit import Model, matmul_rate, spent
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from m2flow.data.samples import Group, Prompt, Sample
@@ -76,29 +73,6 @@ def make_sample(index: int, length: int, *, rng: np.random.Generator) -> Sample:
     )
 
 
-def operations(groups: list[Group]) -> float:
-    """Floating-point operations that the gradient of all log-probs takes at least."""
-    head = SHAPE.vocab_size * SHAPE.hidden_size
-    body = sum(p.numel() for p in LlamaForCausalLM(SHAPE).parameters()) - head
-    prompts = np.array([len(g.prompt_ids) for g in groups])
-    lengths = [np.array([len(s.token_ids) for s in g.samples]) for g in groups]
-    tokens = prompts.sum() + sum((n - 1).sum() for n in lengths)
-    pairs = (prompts * (prompts + 1) / 2).sum()
-    pairs += sum(((n - 1) * p + (n - 1) * n / 2).sum() for p, n in zip(prompts, lengths, strict=True))
-    attention = 12 * SHAPE.hidden_size * SHAPE.num_hidden_layers * pairs
-    return float(6 * body * tokens + 6 * head * sum(n.sum() for n in lengths) + attention)
-
-
-def matmul_rate() -> float:
-    """Measured operations per CPU-second of a large float32 matrix product."""
-    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    a @ b
-    begin = time.process_time()
-    for _ in range(20):
-        a @ b
-    return 20 * 2 * 2048**3 / (time.process_time() - begin)
-
-
 def main() -> None:
     """Print time against the limit, and peak memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,15 +92,16 @@ def main() -> None:
         "activation_checkpointing": options.checkpointing,
     }
     learner = Learner(Untrained(), algorithm=options.algorithm, trainer=trainer)
-    limit = operations(groups)
+    shapes = [
+        (len(group.prompt_ids), np.array([len(sample.token_ids) for sample in group.samples])) for group in groups
+    ]
+    needed = Model.of(learner.policy.module).update(shapes)
     learner.update(groups)
     for _ in range(options.updates):
-        rate, begin, wall = matmul_rate(), time.process_time(), time.perf_counter()
-        learner.update(groups)
-        spent, wall = time.process_time() - begin, time.perf_counter() - wall
+        rate, took = matmul_rate(), spent(lambda: learner.update(groups))
         print(
-            f"update {spent:.1f} CPU-s ({wall:.1f} s)   limit {limit / rate:.1f} CPU-s ({limit / 1e12:.2f} Tflop at "
-            f"{rate / 1e9:.0f} Gflop/s)   {limit / rate / spent:.0%} of the limit"
+            f"update {took.cpu_s:.1f} CPU-s ({took.wall_s:.1f} s)   limit {needed / rate:.1f} CPU-s "
+            f"({needed / 1e12:.2f} Tflop at {rate / 1e9:.0f} Gflop/s)   {needed / rate / took.cpu_s:.0%} of the limit"
         )
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
     if options.profile:

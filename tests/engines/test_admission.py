@@ -39,6 +39,16 @@ def test_the_cache_has_room_for_a_prompt_once_and_all_its_responses():
     assert begun(admission(3, 2, cache=40), tokens=21) == []
 
 
+def test_a_short_prompt_takes_the_room_of_the_longest_that_it_begins_with():
+    groups = [
+        Pending(prompt=Prompt(id=str(length), text="?"), prompt_ids=np.zeros(length, np.int64), num_samples=1)
+        for length in (20, 2)
+    ]
+    for cache, first in ((50, ["20", "2"]), (49, ["20"])):  # 2 x 20 + 2 x 5 <= 50
+        room = Room(max_batch_size=8, max_prefill_tokens=100, max_cache_tokens=cache)
+        assert [prompt for prompt, _ in begun(Admission(groups, room, max_new_tokens=5))] == first
+
+
 def test_a_group_that_is_too_large_is_cut():
     waiting = admission(1, 7, batch=3)
     assert [begun(waiting) for _ in range(3)] == [[("p0", 3)], [("p0", 3)], [("p0", 1)]] and not waiting

@@ -52,6 +52,19 @@ def test_growth_keeps_what_is_there_and_stops_at_the_limit():
     assert values.shape == (2, 3, 16, 4)
 
 
+def test_memory_of_rows_goes_when_half_of_them_are_gone():
+    store = Store(4, 16)
+    keys, _ = store.layer(0, torch.zeros(3, 1, 4))
+    keys.copy_(torch.randn(keys.shape))
+    kept = keys[2, :, :5].clone()
+    store.drop(Gaps.of(np.array([True, False, True, True])), used=5)
+    assert store.num_allocated == 4
+    store.drop(Gaps.of(np.array([False, False, True])), used=5)
+    left, _ = store.layer(0, torch.zeros(3, 1, 4))
+    assert store.num_allocated == 1 and left.untyped_storage().nbytes() == 3 * 16 * 4 * 4
+    assert torch.equal(left[0, :, :5], kept)
+
+
 def named(parts: Any) -> Any:
     """Query, key and value by name."""
     return dict(zip(("query", "key", "value"), parts, strict=True))

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, TemperatureLogitsWarper, TopKLogi
 
 from m2flow.data.samples import Group, Prompt, Sample
 from m2flow.engines.base import SamplingConfig
+from m2flow.engines.decoding.cache import Decode
 from m2flow.engines.hf import Hf
 from m2flow.errors import EngineError
 from m2flow.policies.llm import Llm
@@ -166,6 +167,23 @@ def test_every_token_is_computed_once_and_a_prompt_once_for_its_group(
 def test_no_forward_is_larger_than_configured(llama: Llm, generate: Generate, forwards: list[int]):
     generate(llama, PROMPTS, samples=3, max_batch_size=4, max_prefill_tokens=6)
     assert max(forwards) <= 4 + 6
+
+
+def test_the_cache_is_never_larger_than_configured(llama: Llm, generate: Generate, monkeypatch: pytest.MonkeyPatch):
+    like, plain, sizes = torch.zeros(2, 1, 8), llama.hidden, []
+
+    def watched(*args: Any, layout: Any) -> torch.Tensor:
+        out = plain(*args, layout=layout)
+        stores = {part.prompts for part in layout.parts}
+        stores |= {part.responses for part in layout.parts if isinstance(part, Decode)}
+        sizes.append(sum(store.layer(0, like)[0].untyped_storage().nbytes() for store in stores))
+        return out
+
+    monkeypatch.setattr(llama, "hidden", watched)
+    prompts = [Prompt(id=str(i), text="x" * length) for i, length in enumerate([1, 40, 2, 3, 30, 1, 1, 2, 25, 5, 1, 4])]
+    generate(llama, prompts, samples=3, max_cache_tokens=200, sampling=SamplingConfig(max_new_tokens=20))
+    tokens = max(sizes) / (like.numel() * like.itemsize)
+    assert 150 < tokens <= 200
 
 
 def test_samples_of_very_different_lengths_do_not_wait_for_each_other(

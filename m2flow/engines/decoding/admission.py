@@ -58,9 +58,9 @@ class Admission:
         while self._waiting:
             lane = self._waiting[0]
             rows -= len(lane.indices)
-            tokens -= self._cache_tokens(lane)
             budget -= lane.num_prompt_tokens
-            if rows < 0 or tokens < 0 or (chosen and budget < 0):
+            too_much = rows < 0 or self._cache_tokens([*chosen, lane]) > tokens
+            if too_much or (chosen and budget < 0):
                 break
             chosen.append(self._waiting.popleft())
         return chosen
@@ -68,5 +68,7 @@ class Admission:
     def _all_fit(self, rows: int) -> bool:
         return sum(len(lane.indices) for lane in self._waiting) <= rows
 
-    def _cache_tokens(self, lane: Lane) -> int:
-        return lane.num_prompt_tokens + len(lane.indices) * self.max_new_tokens
+    def _cache_tokens(self, lanes: list[Lane]) -> int:
+        """What these need as a cohort, whose prompts all take the room of the longest."""
+        prompts = len(lanes) * max(lane.num_prompt_tokens for lane in lanes)
+        return prompts + sum(len(lane.indices) for lane in lanes) * self.max_new_tokens

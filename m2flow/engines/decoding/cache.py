@@ -30,6 +30,8 @@ class Store:
 
     def __init__(self, num_rows: int, capacity: int) -> None:
         self.num_rows = num_rows
+        self.num_allocated = num_rows
+        """Rows that take memory: at most twice those that there are, and one."""
         self.capacity = capacity
         """Tokens that a row has room for."""
         self._layers: dict[int, Pair] = {}
@@ -48,23 +50,28 @@ class Store:
             return
         wanted = max(num_tokens, self.capacity + self.capacity // 2)
         self.capacity = min(limit, -(-wanted // GROWTH) * GROWTH)
-        for layer, pair in self._layers.items():
-            self._layers[layer] = self._grown(pair[0], used), self._grown(pair[1], used)
+        self._move(used)
 
-    def _grown(self, old: Tensor, used: int) -> Tensor:
+    def _move(self, used: int) -> None:
+        """Into new memory, of just the size that is needed."""
+        self.num_allocated = self.num_rows
+        for layer, (keys, values) in self._layers.items():
+            self._layers[layer] = self._moved(keys, used), self._moved(values, used)
+
+    def _moved(self, old: Tensor, used: int) -> Tensor:
         new = old.new_empty(self.num_rows, old.shape[1], self.capacity, old.shape[3])
         new[:, :, :used] = old[: self.num_rows, :, :used]
         return new
 
     def drop(self, gaps: "Gaps", *, used: int) -> None:
-        """Keep ``gaps.num_left`` rows: those from the end fill the holes."""
+        """Keep ``gaps.num_left`` rows: those from the end fill the holes. Where half are gone, so is their memory."""
         self.num_rows = gaps.num_left
-        if not len(gaps.holes):
-            return
-        for pair in self._layers.values():
-            for tensor in pair:
+        if len(gaps.holes):
+            for tensor in (tensor for pair in self._layers.values() for tensor in pair):
                 holes, movers = (torch.from_numpy(part).to(tensor.device) for part in (gaps.holes, gaps.movers))
                 tensor[holes, :, :used] = tensor[movers, :, :used]
+        if 2 * self.num_rows <= self.num_allocated:
+            self._move(used)
 
 
 @dataclass(frozen=True)

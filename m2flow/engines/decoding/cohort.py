@@ -94,8 +94,9 @@ class Cohort:
 
     @property
     def num_cache_tokens(self) -> int:
-        """Tokens that the cache must have room for until the end."""
-        return int(self._prompt_tokens.sum()) + self.num_rows * self.max_new_tokens
+        """Tokens that the cache must have room for until the end, those of padded prompts and spare rows included."""
+        prompts, responses = self._prompts, self._responses
+        return prompts.num_allocated * prompts.capacity + responses.num_allocated * self.max_new_tokens
 
     @property
     def is_prefilled(self) -> bool:
