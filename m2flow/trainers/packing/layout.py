@@ -6,8 +6,10 @@ in a sequence of its own, at the cost of one prompt instead of n. A response's l
 out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ class Span:
     prompt: int
     responses: tuple[int, ...]
 
-    @property
+    @cached_property
     def offsets(self) -> list[int]:
         """Where each response begins."""
         ends = np.cumsum((self.start + self.prompt, *self.responses))
@@ -51,11 +53,13 @@ class PackedLayout(Layout):
     """Which token sees which, for a row of ``spans``.
 
     No mask over the whole row exists: each prompt is one causal call, the responses of a group are one call for all
-    that have about the same length, over the keys of the prompt and their own.
+    that have about the same length, over the keys of the prompt and their own. The row is split, not sliced: a slice's
+    gradient is as large as the row.
     """
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = list(spans)
+        self._sizes = [size for span in self.spans for size in (span.prompt, sum(span.responses))]
         self._buckets = [span.buckets() for span in self.spans]
         self._masks: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
 
@@ -69,16 +73,19 @@ class PackedLayout(Layout):
         scaling: float,
     ) -> Float[Tensor, "tokens heads dim"]:
         """Attention within each span; see ``Layout.attend``."""
-        row = _Row(query, key, value=value, scaling=scaling)
-        pieces: list[Tensor] = []
-        for span, buckets in zip(self.spans, self._buckets, strict=True):
-            pieces.append(row.prompt(span))
-            responses = {}
-            for bucket in buckets:
+        options = {"scale": scaling, "enable_gqa": query.shape[0] != key.shape[0]}
+        parts = list(zip(*(x.split(self._sizes, dim=1) for x in (query, key, value)), strict=True))
+        out: list[Tensor] = []
+        for number, span in enumerate(self.spans):
+            prompt, responses = (_Part(*part, options=options) for part in parts[2 * number : 2 * number + 2])
+            out.append(prompt.causal())
+            found: dict[int, Tensor] = {}
+            each = responses.split(span.responses)
+            for bucket in self._buckets[number]:
                 mask = self._mask(span.prompt, span.responses[bucket[0]], like=query)
-                responses |= row.responses(span, bucket, mask=mask)
-            pieces += [responses[i] for i in sorted(responses)]
-        return torch.cat(pieces)
+                found |= zip(bucket, prompt.continued([each[i] for i in bucket], mask=mask), strict=True)
+            out += [found[i] for i in sorted(found)]
+        return torch.cat(out)
 
     def _mask(self, prompt: int, longest: int, *, like: Tensor) -> Float[Tensor, "longest keys"]:
         """Added to the scores: a response's token sees the whole prompt and its response up to itself."""
@@ -89,44 +96,43 @@ class PackedLayout(Layout):
         return self._masks[at]
 
 
-class _Row:
-    """One layer's queries, keys and values, and attention over parts of them."""
+class _Part:
+    """Queries, keys and values of some tokens, and how they attend."""
 
-    def __init__(self, query: Tensor, key: Tensor, *, value: Tensor, scaling: float) -> None:
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, *, options: dict[str, Any]) -> None:
         self.query, self.key, self.value = query, key, value
-        self.options = {"scale": scaling, "enable_gqa": query.shape[0] != key.shape[0]}
+        self.options = options
 
-    def prompt(self, span: Span) -> Float[Tensor, "prompt heads dim"]:
-        """Causal attention of the prompt to itself."""
-        at = slice(span.start, span.start + span.prompt)
-        q, k, v = (x[None, :, at] for x in (self.query, self.key, self.value))
+    def split(self, sizes: Sequence[int]) -> list["_Part"]:
+        """One part after another."""
+        columns = (x.split(list(sizes), dim=1) for x in (self.query, self.key, self.value))
+        return [_Part(*pieces, options=self.options) for pieces in zip(*columns, strict=True)]
+
+    def causal(self) -> Float[Tensor, "tokens heads dim"]:
+        """Attention to itself alone."""
+        q, k, v = (x[None] for x in (self.query, self.key, self.value))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, **self.options)[0].transpose(0, 1)
 
-    def responses(self, span: Span, bucket: list[int], *, mask: Tensor) -> dict[int, Float[Tensor, "length heads dim"]]:
-        """The outputs of the responses in ``bucket``. Padding lies after every real token, where none of them looks."""
-        offsets, lengths = [span.offsets[i] for i in bucket], [span.responses[i] for i in bucket]
-        prompt = slice(span.start, span.start + span.prompt)
+    def continued(self, parts: Sequence["_Part"], *, mask: Tensor) -> Iterator[Float[Tensor, "length heads dim"]]:
+        """Attention of ``parts`` to this one and to themselves, by ``mask``; the first of them is the longest.
 
-        def keys(x: Tensor) -> Tensor:
-            shared = x[None, :, prompt].expand(len(bucket), -1, -1, -1)
-            return torch.cat([shared, _stack(x, offsets, lengths=lengths)], 2)
-
-        q = _stack(self.query, offsets, lengths=lengths)
-        out = F.scaled_dot_product_attention(q, keys(self.key), keys(self.value), attn_mask=mask, **self.options)
-        out = out.transpose(1, 2)
-        return {i: out[place, :length] for place, (i, length) in enumerate(zip(bucket, lengths, strict=True))}
+        They are padded at the end, where none of their real tokens looks.
+        """
+        keys = _after(self.key, [part.key for part in parts])
+        values = _after(self.value, [part.value for part in parts])
+        q = _stack([part.query for part in parts])
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, **self.options).transpose(1, 2)
+        for row, part in zip(out.unbind(), parts, strict=True):
+            yield row[: part.query.shape[1]]
 
 
-def _stack(x: Float[Tensor, "heads tokens dim"], offsets: list[int], *, lengths: list[int]) -> Tensor:
-    """[n, heads, longest, dim]: the pieces of ``x`` at ``offsets``, padded with zeros on the right."""
-    longest = lengths[0]
-    if all(length == longest for length in lengths) and offsets == list(
-        range(offsets[0], offsets[0] + longest * len(offsets), longest)
-    ):
-        block = x[:, offsets[0] : offsets[0] + longest * len(offsets)]
-        return block.unflatten(1, (len(offsets), longest)).transpose(0, 1)
-    pieces = [x[:, at : at + n] for at, n in zip(offsets, lengths, strict=True)]
-    return torch.stack([F.pad(p, (0, 0, 0, longest - p.shape[1])) for p in pieces])
+def _after(prompt: Float[Tensor, "heads prompt dim"], pieces: list[Tensor]) -> Float[Tensor, "n heads keys dim"]:
+    return torch.cat([prompt.expand(len(pieces), -1, -1, -1), _stack(pieces)], 2)
+
+
+def _stack(pieces: list[Tensor]) -> Float[Tensor, "n heads longest dim"]:
+    longest = pieces[0].shape[1]
+    return torch.stack([F.pad(piece, (0, 0, 0, longest - piece.shape[1])) for piece in pieces])
 
 
 @dataclass(frozen=True)
