@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
-from limit import Model, Spent, matmul_rate, spent
+from limit import Model, Spent, decoding_cpu_s, matmul_rate, spent
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from trl_side import LONGEST, NUM_SAMPLES, PROMPTS, Theirs, planned_lengths, reward
@@ -232,12 +232,28 @@ def run_theirs(options: argparse.Namespace, pipe: Connection) -> None:
         theirs.run(begin, end)
 
 
-def limits(options: argparse.Namespace) -> tuple[float, float]:
-    """Operations that generation and update need."""
-    policy = Llm(Llm.Config(model=options.model))
-    groups = [(len(policy.encode(p)), n) for p, n in zip(PROMPTS, planned_lengths(options.lengths), strict=True)]
-    model = Model.of(policy.module)
-    return model.generation(groups), model.update(groups)
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What the work takes at least."""
+
+    generation: float
+    """Operations."""
+    update: float
+    """Operations."""
+    decoding_cpu_s: float
+    """CPU time of generation's products alone, prompts aside."""
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> "Needs":
+        """Counted, and measured now."""
+        policy = Llm(Llm.Config(model=options.model))
+        groups = [(len(policy.encode(p)), n) for p, n in zip(PROMPTS, planned_lengths(options.lengths), strict=True)]
+        model = Model.of(policy.module)
+        return cls(
+            generation=model.generation(groups),
+            update=model.update(groups),
+            decoding_cpu_s=decoding_cpu_s(policy.module, groups),
+        )
 
 
 class Side:
@@ -245,7 +261,8 @@ class Side:
 
     def __init__(self, name: str, work: Callable[..., None], options: argparse.Namespace) -> None:
         context = multiprocessing.get_context("spawn")
-        self.name, self.timed = name, []
+        self.name = name
+        self.made: list[Step] = []
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=work, args=(options, other), daemon=True)
         self._process.start()
@@ -260,17 +277,15 @@ class Side:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Both by turns; the first step of each, which also makes the optimizer's moments, is not counted."""
+    """Both by turns; the first step of each, which also makes the optimizer's moments, counts only if it is alone."""
     ours, theirs = Side("m2flow", run_ours, options), Side("TRL", run_theirs, options)
-    for number in range(options.steps + 1):
+    for _ in range(options.steps + 1):
         for side in (ours, theirs):
-            step = side.step()
-            if number:
-                side.timed.append(step)
-    report(ours.timed, theirs.timed, operations=limits(options))
+            side.made.append(side.step())
+    report(ours.made[1:] or ours.made, theirs.made[1:] or theirs.made, needs=Needs.of(options))
 
 
-def report(ours: Sequence[Step], theirs: Sequence[Step], *, operations: tuple[float, float]) -> None:
+def report(ours: Sequence[Step], theirs: Sequence[Step], *, needs: Needs) -> None:
     """Medians, their ratios, and shares of the limit."""
 
     def median(of: Callable[[Step], float], steps: Sequence[Step]) -> float:
@@ -285,13 +300,17 @@ def report(ours: Sequence[Step], theirs: Sequence[Step], *, operations: tuple[fl
         f"wall clock {ratio(lambda s: s.whole.wall_s)}, peak memory {ratio(lambda s: s.peak_gib)}"
     )
     rate = median(lambda s: s.matmul_rate, ours)
-    parts = {"generation": lambda s: s.generating.cpu_s, "update": lambda s: s.rest_cpu_s}
-    for (name, of), needed in zip(parts.items(), operations, strict=True):
-        least, took = needed / rate, median(of, ours)
+    parts = {
+        "generation": (needs.generation, lambda s: s.generating.cpu_s),
+        "update": (needs.update, lambda s: s.rest_cpu_s),
+    }
+    for name, (operations, of) in parts.items():
+        least, took = operations / rate, median(of, ours)
         print(
-            f"m2flow {name}: {took:.1f} CPU-s; limit {least:.1f} CPU-s ({needed / 1e12:.2f} Tflop at "
+            f"m2flow {name}: {took:.1f} CPU-s; limit {least:.1f} CPU-s ({operations / 1e12:.2f} Tflop at "
             f"{rate / 1e9:.0f} Gflop/s); {least / took:.0%} of the limit"
         )
+    print(f"generation's decoding products alone, at their numbers of rows: {needs.decoding_cpu_s:.1f} CPU-s")
 
 
 def main() -> None:

@@ -83,3 +83,27 @@ def matmul_rate() -> float:
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     spent(lambda: a @ b)
     return 10 * 2 * 2048**3 / spent(lambda: [a @ b for _ in range(10)]).cpu_s
+
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of rows at which decoding is measured; between them it is interpolated."""
+
+
+@torch.inference_mode()
+def decoding_cpu_s(module: Any, groups: Groups) -> float:
+    """CPU-seconds of the bare products of all decoding steps, each with the rows that have not ended by then.
+
+    With few rows a step takes as long as its weights take to come from memory, which the rate of a large product does
+    not show.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
+
+    def step(rows: int) -> None:
+        inputs = {size: torch.ones(rows, size) for size in {layer.in_features for layer in layers}}
+        for layer in layers:
+            layer(inputs[layer.in_features])
+
+    measured = [min(spent(lambda n=n: step(n)).cpu_s for _ in range(3)) for n in ROWS]
+    lengths = np.concatenate([lengths for _, lengths in groups])
+    active = [(lengths > made).sum() for made in range(1, lengths.max())]
+    return float(np.interp(active, ROWS, measured).sum())
