@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What both sides of grpo_vs_trl.py do, and TRL's side of it."""
 
+import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
