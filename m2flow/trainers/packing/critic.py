@@ -25,10 +25,11 @@ class Critic:
         self.head = nn.Linear(width, 1, device=weight.device, dtype=weight.dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.module = nn.ModuleDict({"body": self.body.module, "head": self.head})
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The body's trainable parameters that a value depends on, and the head's."""
-        tied = self.body.head_weight.data_ptr() == self.body.module.get_input_embeddings().weight.data_ptr()
+        tied = self.body.head_weight is self.body.module.get_input_embeddings().weight
         own = {} if tied else {id(self.body.head_weight)}
         body = {k: p for k, p in self.body.trainable().items() if id(p) not in own}
         return {**body, **{f"value_head.{k}": p for k, p in self.head.named_parameters()}}
