@@ -19,7 +19,7 @@ from m2flow.trainers.base import Workload
 from m2flow.trainers.optimization import stages
 from m2flow.trainers.optimization.plan import Minibatch
 from m2flow.trainers.sharding import dtensors
-from m2flow.trainers.sharding.deal import Turn, deal
+from m2flow.trainers.sharding.deal import Turn, balance, deal
 from m2flow.trainers.sharding.divided import Divided
 from m2flow.trainers.sharding.ranks import Ranks
 from m2flow.trainers.sharding.sharded_adamw import ShardedOptimizer
@@ -137,7 +137,8 @@ class Fsdp(local.Local):
                 self.optimizer.collect()
             if turn.index is not None:
                 own[turn.index] = numbers
-        return self._summed(own)
+        balanced = balance(update.work, minibatch, num_ranks=self.ranks.num)
+        return {**self._summed(own), "learner/balance": balanced}
 
     def _summed(self, own: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
         """Over all micro-batches, in the order in which one process would add them up."""

@@ -13,7 +13,6 @@ from m2flow.errors import LearnerError
 from m2flow.trainers.base import Workload
 from m2flow.trainers.optimization.plan import Minibatch
 
-
 Compute = Callable[[Sequence[int]], Tensor]
 """From rows to their [rows, T] numbers."""
 

@@ -2,6 +2,7 @@
 """The value function of a language policy: a copy of its body with one number as its output."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,14 +38,14 @@ class Critic:
     def values(self, row: PackedRow) -> Float[Tensor, "predictions"]:
         """In float32."""
         hidden = self.body.hidden(row.token_ids, row.positions, layout=row.layout)[row.predicting]
-        return self.head(hidden)[:, 0].float()
+        return self.head(hidden)[:, 0].to(torch.float32, copy=True)
 
     def state(self) -> dict[str, Tensor]:
         """What training changes."""
         return {k: p.detach() for k, p in self.trainable().items()}
 
     @torch.no_grad()
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned.
 
         Raises:

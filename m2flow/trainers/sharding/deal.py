@@ -35,6 +35,12 @@ def deal(work: Workload, minibatch: Sequence[Int[Tensor, "rows"]], *, rank: int,
     return turns
 
 
+def balance(work: Workload, minibatch: Sequence[Int[Tensor, "rows"]], *, num_ranks: int) -> float:
+    """Which part of the ranks' time they have something to compute in, if tokens are all that matters."""
+    sizes = sorted((work.tokens(rows.tolist()) for rows in minibatch), reverse=True)
+    return sum(sizes) / (num_ranks * sum(sizes[::num_ranks]))
+
+
 def _company(work: Workload, minibatch: Sequence[Int[Tensor, "rows"]]) -> Turn:
     smallest = min(torch.cat(list(minibatch)).tolist(), key=lambda row: work.tokens([row]))
     return Turn(torch.tensor([smallest]), None)

@@ -68,9 +68,10 @@ class Divided:
 def _divide(module: nn.Module, ranks: Ranks, *, precision: MixedPrecisionPolicy) -> FSDPModule:
     for layer in _layers(module):
         fully_shard(layer, mesh=ranks.mesh, mp_policy=precision)
-    root = fully_shard(_Root(module), mesh=ranks.mesh, mp_policy=precision)
+    whole = _Root(module)
+    root = fully_shard(whole, mesh=ranks.mesh, mp_policy=precision)
     # Losses are shares of the global one: their gradients are added up, not averaged.
-    for part in root.modules():
+    for part in whole.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)

@@ -65,9 +65,9 @@ def gathered(tensors: Mapping[str, DTensor], *, bucket_bytes: int = BUCKET_BYTES
 def _whole(bucket: Mapping[str, DTensor]) -> Iterator[tuple[str, Tensor]]:
     group = next(iter(bucket.values())).device_mesh.get_group()
     own = [_padded_bytes(tensor) for tensor in bucket.values()]
-    found = own[0].new_empty(group.size() * sum(map(len, own)))
-    dist.all_gather_into_tensor(found, torch.cat(own), group=group)
-    pieces = found.view(group.size(), -1).split([len(raw) for raw in own], dim=1)
+    found = own[0].new_empty(group.size(), sum(map(len, own)))
+    dist.all_gather(list(found), torch.cat(own), group=group)
+    pieces = found.split([len(raw) for raw in own], dim=1)
     for (name, tensor), piece in zip(bucket.items(), pieces, strict=True):
         yield name, piece.flatten().view(tensor.dtype)[: tensor.numel()].view(tensor.shape)
 

@@ -73,7 +73,6 @@ class Ranks:
         sizes = self.total(lengths).tolist()
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: len(text)] = text
-        found = torch.empty(self.num * max(sizes), dtype=torch.uint8, device=self.device)
-        dist.all_gather_into_tensor(found, padded.to(self.device))
-        rows = found.view(self.num, -1).cpu()
-        return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes, strict=True)]
+        found = [torch.empty_like(padded, device=self.device) for _ in sizes]
+        dist.all_gather(found, padded.to(self.device))
+        return [json.loads(bytes(raw[:size].tolist())) for raw, size in zip(found, sizes, strict=True)]

@@ -53,7 +53,7 @@ class ShardedOptimizer(Optimizer):
         super().load_state(self._changed(state, dtensors.local))
 
     def _changed(self, state: Mapping[str, Any], change: Callable[..., Any]) -> dict[str, Any]:
-        """``state`` with each tensor that has rows changed; what belongs to no parameter stays, and is refused later."""
+        """``state`` with each tensor that has rows changed; what belongs to no parameter stays, to be refused."""
 
         def changed(held: Mapping[str, Any], divided: DTensor | None) -> dict[str, Any]:
             if divided is None:

@@ -8,7 +8,6 @@ rank's state a part stands as ``{"shard": rows, "begin": number of the first, "s
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from m2flow.errors import CheckpointError
