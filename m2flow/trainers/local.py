@@ -201,7 +201,7 @@ class Local(Trainer):
         if self.config.skip_nonfinite_steps:
             update.count("learner/nonfinite_steps")
             return
-        bad = [row for row in torch.cat(minibatch).tolist() if not self._is_finite(update, row, totals=totals)]
+        bad = [row for row in sorted(torch.cat(minibatch).tolist()) if not self._is_finite(update, row, totals=totals)]
         named = ", ".join(update.work.describe(row) for row in bad[:3]) or "no sample alone, only their sum"
         raise LearnerError(
             f"loss or gradient is not finite; it comes from {named} ({len(bad)} samples in all). No step was made: "
