@@ -96,11 +96,18 @@ def make_groups(shapes: Any = UNEVEN, rewards: tuple[int, ...] = (0, 1), seed: i
     rng = np.random.default_rng(seed)
 
     def sample(index: int, length: int) -> Sample:
-        ids, logprobs = rng.integers(0, 41, length), -rng.exponential(size=length).astype(np.float32)
-        numbers = {"logprobs": logprobs, "sampled_logprobs": logprobs, "entropies": -logprobs}
-        reward = float(rewards[index % len(rewards)])
-        made = {"index": index, "token_ids": ids, "text": "", "finish_reason": "stop", "reward": reward}
-        return Sample(**made, **numbers, versions=np.zeros(length, np.int32))
+        logprobs = -rng.exponential(size=length).astype(np.float32)
+        return Sample(
+            index=index,
+            token_ids=rng.integers(0, 41, length),
+            logprobs=logprobs,
+            sampled_logprobs=logprobs,
+            entropies=-logprobs,
+            versions=np.zeros(length, np.int32),
+            text="",
+            finish_reason="stop",
+            reward=float(rewards[index % len(rewards)]),
+        )
 
     return [
         Group(
@@ -112,7 +119,7 @@ def make_groups(shapes: Any = UNEVEN, rewards: tuple[int, ...] = (0, 1), seed: i
     ]
 
 
-def make_learner(case: Mapping[str, Any], trainer: str) -> Learner:
+def make_learner(case: Mapping[str, Any], trainer: str) -> Any:
     """For one of ``CASES``."""
     policy = (Untied if case.get("untied") else Llm)(Llm.Config(**case.get("policy", {})))
     options = {"learning_rate": 1e-4, "max_tokens_per_microbatch": 100, **case.get("trainer", {})}

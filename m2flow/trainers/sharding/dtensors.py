@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -16,12 +17,12 @@ BUCKET_BYTES = 2**26
 """Whole tensors are made for this much at once, or for one that alone is larger."""
 
 
-def mark(rows: Tensor, *, like: DTensor) -> dict[str, Any]:
+def mark(rows: Shaped[Tensor, "rows *rest"], *, like: DTensor) -> dict[str, Any]:
     """This rank's ``rows`` of a tensor that is divided as ``like`` is, as they stand in a state."""
     return shards.mark(rows, _own_rows(like).start, shape=like.shape)
 
 
-def local(saved: Any, *, like: DTensor) -> Tensor:
+def local(saved: Any, *, like: DTensor) -> Shaped[Tensor, "rows *rest"]:
     """This rank's rows of what a state holds.
 
     Raises:

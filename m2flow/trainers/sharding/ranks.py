@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -59,7 +60,7 @@ class Ranks:
         self.mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
         self.rank, self.num = dist.get_rank(), dist.get_world_size()
 
-    def total(self, tensor: Tensor) -> Tensor:
+    def total(self, tensor: Shaped[Tensor, "*axes"]) -> Shaped[Tensor, "*axes"]:
         """The sum over the ranks; where all but one hold zeros, that one's numbers, bit for bit."""
         summed = tensor.to(self.device, copy=True)
         dist.all_reduce(summed)

@@ -8,6 +8,7 @@ rank's state a part stands as ``{"shard": rows, "begin": number of the first, "s
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from jaxtyping import Shaped
 from torch import Tensor
 
 from m2flow.errors import CheckpointError
@@ -21,12 +22,12 @@ def own_rows(num_rows: int, rank: int, *, num_ranks: int) -> range:
     return range(min(rank * each, num_rows), min((rank + 1) * each, num_rows))
 
 
-def mark(rows: Tensor, begin: int, *, shape: Iterable[int]) -> dict[str, Any]:
+def mark(rows: Shaped[Tensor, "rows *rest"], begin: int, *, shape: Iterable[int]) -> dict[str, Any]:
     """``rows`` of a tensor of ``shape``, from number ``begin`` on, as they stand in a state."""
     return {"shard": rows, "begin": begin, "shape": list(shape)}
 
 
-def rows_of(saved: Any, wanted: range, *, shape: Iterable[int]) -> Tensor:
+def rows_of(saved: Any, wanted: range, *, shape: Iterable[int]) -> Shaped[Tensor, "rows *rest"]:
     """The ``wanted`` rows of a tensor that must have ``shape``, out of a part or a whole tensor.
 
     Raises:
