@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One checkpoint: a folder with ``state.json``, ``tensors.safetensors`` and a ``manifest.json`` of their checksums."""
+"""One checkpoint: a folder with ``state.json``, ``tensors.safetensors`` and a ``manifest.json`` of their checksums.
+
+Several processes may each add a part, ``NAME.json`` and ``NAME.safetensors``; the manifest, which is written last, and
+by one process, names them all.
+"""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +20,44 @@ FORMAT = 1
 """Version of the layout. It grows when a reader of the old one would go wrong."""
 
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
+Files = dict[str, dict[str, Any]]
+"""Size and checksum of files, by name."""
+
 _CHUNK_BYTES = 1 << 24
 
 
-def write(folder: Path, step: int, *, saved: snapshots.Snapshot) -> None:
-    """Fill ``folder``, which must not exist. When this returns, all of it is on the disk.
+@dataclass(frozen=True)
+class Part:
+    """A part that lies in the folder of a checkpoint; small, and plain enough to be sent to another process."""
+
+    name: str
+    files: Files
+
+
+def write_part(folder: Path, name: str, *, state: Mapping[str, Any]) -> Part:
+    """Add ``state`` to ``folder``, of which another process makes a checkpoint (``Store.begin``, ``Store.finish``).
+
+    When this returns, all of it is on the disk.
+
+    Raises:
+        CheckpointError: the state holds something that cannot be saved.
+        OSError: it cannot be written, or there is such a part already.
+    """
+    files = _write_state(folder, (f"{name}.json", f"{name}.safetensors"), saved=snapshots.snapshot(state))
+    sync_folder(folder)
+    return Part(name, files)
+
+
+def write(folder: Path, step: int, *, saved: snapshots.Snapshot, parts: Sequence[Part] = ()) -> None:
+    """Complete ``folder``, which holds ``parts`` and nothing else. When this returns, all of it is on the disk.
 
     Raises:
         OSError: it cannot be written.
     """
-    folder.mkdir()
-    files = {
-        STATE: _write_file(folder / STATE, [_json(saved.tree)]),
-        TENSORS: _write_file(folder / TENSORS, tensor_file.chunks(saved.tensors)),
-    }
-    contents = {"format": FORMAT, "step": step, "files": files}
+    files = _write_state(folder, (STATE, TENSORS), saved=saved)
+    for part in parts:
+        files |= part.files
+    contents = {"format": FORMAT, "step": step, "files": files, "parts": [part.name for part in parts]}
     _write_file(folder / MANIFEST, [_json({**contents, "sha256": _digest_of(contents)}, indent=2)])
     sync_folder(folder)
 
@@ -40,6 +68,44 @@ def read(folder: Path, step: int) -> Any:
     Raises:
         CheckpointError: a file is missing or damaged, the checkpoint is another step's or of a newer version.
     """
+    manifest = _checked_manifest(folder, step)
+    for name, expected in manifest["files"].items():
+        _check_file(folder / name, expected)
+    return _read_state(folder, (STATE, TENSORS))
+
+
+def read_parts(folder: Path, step: int) -> Iterator[tuple[str, Any]]:
+    """Name and state of each part that was added, one after another.
+
+    Raises:
+        CheckpointError: as ``read``.
+    """
+    manifest = _checked_manifest(folder, step)
+    for name in manifest["parts"]:
+        files = (f"{name}.json", f"{name}.safetensors")
+        for file in files:
+            _check_file(folder / file, manifest["files"][file])
+        yield name, _read_state(folder, files)
+
+
+def _write_state(folder: Path, names: tuple[str, str], *, saved: snapshots.Snapshot) -> Files:
+    tree, tensors = names
+    return {
+        tree: _write_file(folder / tree, [_json(saved.tree)]),
+        tensors: _write_file(folder / tensors, tensor_file.chunks(saved.tensors)),
+    }
+
+
+def _read_state(folder: Path, names: tuple[str, str]) -> Any:
+    tree, tensors = names
+    try:
+        saved = snapshots.Snapshot(json.loads((folder / tree).read_bytes()), tensor_file.read(folder / tensors))
+        return snapshots.restore(saved)
+    except (OSError, ValueError, KeyError) as error:
+        raise _damaged(folder, f"cannot be read ({error})") from error
+
+
+def _checked_manifest(folder: Path, step: int) -> dict[str, Any]:
     manifest = _read_manifest(folder / MANIFEST)
     if manifest["format"] != FORMAT:
         raise CheckpointError(
@@ -48,13 +114,7 @@ def read(folder: Path, step: int) -> Any:
         )
     if manifest["step"] != step:
         raise CheckpointError(f"{folder} holds step {manifest['step']}: give the folder its own name back")
-    for name, expected in manifest["files"].items():
-        _check_file(folder / name, expected)
-    try:
-        saved = snapshots.Snapshot(json.loads((folder / STATE).read_bytes()), tensor_file.read(folder / TENSORS))
-        return snapshots.restore(saved)
-    except (OSError, ValueError, KeyError) as error:
-        raise _damaged(folder, f"cannot be read ({error})") from error
+    return manifest
 
 
 def sync_folder(folder: Path) -> None:

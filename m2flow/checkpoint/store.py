@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from pathlib import Path
@@ -20,6 +20,9 @@ _COMPLETE = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 _UNFINISHED = re.compile(r"step-.*\.tmp-(\d+)")
 """Folders that a process, whose number stands at the end, is filling or deleting."""
+
+
+_NOTHING = snapshots.Snapshot({})
 
 
 class Store:
@@ -50,10 +53,30 @@ class Store:
             CheckpointError: the state holds something that cannot be saved (see ``snapshots``), or the checkpoint
                 before this one could not be written; the call may then be repeated.
         """
-        if step < 0:
-            raise CheckpointError(f"got step {step}, expected 0 or more")
+        _require_step(step)
         self.wait()
-        self._pending = self._writer.submit(self._write, step, snapshots.snapshot(state))
+        saved = snapshots.snapshot(state)
+        self._pending = self._writer.submit(lambda: self._finish(self._begin(step, saved), step, saved=saved))
+
+    def begin(self, step: int) -> Path:
+        """The folder of a new checkpoint that several processes write: ``record.write_part`` adds to it, ``finish``
+        makes it a checkpoint. Until then nobody takes it for one; the next ``save`` or ``begin`` deletes it.
+
+        Raises:
+            CheckpointError: as ``save``.
+        """
+        _require_step(step)
+        self.wait()
+        return self._begin(step)
+
+    def finish(self, folder: Path, step: int, *, state: Mapping[str, Any], parts: Sequence[record.Part]) -> None:
+        """Make a checkpoint of what ``begin`` returned, now that all ``parts`` of it are there; as ``save``.
+
+        Raises:
+            CheckpointError: as ``save``.
+        """
+        saved = snapshots.snapshot(state)
+        self._pending = self._writer.submit(self._finish, folder, step, saved=saved, parts=parts)
 
     def wait(self) -> None:
         """Return when everything is on the disk.
@@ -85,6 +108,18 @@ class Store:
             return record.read(complete[step], step)
         return self._load_newest(complete)
 
+    def parts(self, step: int) -> Iterator[tuple[str, Any]]:
+        """Name and state of each part that processes added to the checkpoint of ``step``, one after another.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged; the message names the file.
+        """
+        self.wait()
+        complete = self._complete()
+        if step not in complete:
+            raise CheckpointError(f"{self.directory} has no checkpoint of step {step}; it has {_listed(complete)}")
+        return record.read_parts(complete[step], step)
+
     def _load_newest(self, complete: Mapping[int, Path]) -> dict[str, Any]:
         found: list[str] = []
         for step in sorted(complete, reverse=True):
@@ -106,23 +141,28 @@ class Store:
         found = [(match, path) for path in self.directory.iterdir() if (match := _COMPLETE.fullmatch(path.name))]
         return [(int(match[1]), int(match[2] or 1), path) for match, path in found]
 
-    def _write(self, step: int, saved: snapshots.Snapshot) -> None:
+    def _begin(self, step: int, saved: snapshots.Snapshot = _NOTHING) -> Path:
         path = self.directory / f"step-{step:08d}"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._sweep()
             if same := [number for other, number, _ in self._folders() if other == step]:
                 path = path.with_name(f"{path.name}.{max(same) + 1}")
-            self._publish(path, step, saved=saved)
+            _unfinished(path).mkdir()
         except OSError as error:
-            shutil.rmtree(_unfinished(path), ignore_errors=True)
+            raise _refusal(path, error, saved=saved) from error
+        return _unfinished(path)
+
+    def _finish(self, folder: Path, step: int, *, saved: snapshots.Snapshot, parts: Sequence[record.Part] = ()) -> None:
+        path = _finished(folder)
+        try:
+            record.write(folder, step, saved=saved, parts=parts)
+            os.rename(folder, path)
+            record.sync_folder(self.directory)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
             raise _refusal(path, error, saved=saved) from error
         self._retain(step)
-
-    def _publish(self, path: Path, step: int, *, saved: snapshots.Snapshot) -> None:
-        record.write(_unfinished(path), step, saved=saved)
-        os.rename(_unfinished(path), path)
-        record.sync_folder(self.directory)
 
     def _retain(self, step: int) -> None:
         """Delete what is too old, what ``step`` replaced, and what belongs to steps after it."""
@@ -147,8 +187,17 @@ class Store:
                 shutil.rmtree(path)
 
 
+def _require_step(step: int) -> None:
+    if step < 0:
+        raise CheckpointError(f"got step {step}, expected 0 or more")
+
+
 def _unfinished(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp-{os.getpid()}")
+
+
+def _finished(folder: Path) -> Path:
+    return folder.with_name(folder.name.rpartition(".tmp-")[0])
 
 
 def _is_alive(process: int) -> bool:

@@ -66,9 +66,11 @@ class Learner:
             policy.checkpoint_activations(True)
         reference = policy.reference() if "reference_logprobs" in needs else None
         critic = Critic(policy) if "values" in needs else None
+        models = Models(policy=policy, reference=reference, critic=critic, call=self.trainer.call)
+        self.trainer.adopt(models.modules)
         parts = {"policy": policy.trainable()}
         self.trainer.start(parts if critic is None else {**parts, "critic": critic.trainable()})
-        return Models(policy=policy, reference=reference, critic=critic)
+        return models
 
     def update(self, groups: Iterable[Group]) -> dict[str, float]:
         """All optimizer steps that the trainer makes of ``groups``; returns metrics.
@@ -129,10 +131,10 @@ class Learner:
         """
         critic = self.models.critic
         return {
-            "policy": self.policy.state(),
+            "policy": self.trainer.saved(self.policy.state()),
             "version": self.policy.version,
             "trainer": self.trainer.state(),
-            "critic": {} if critic is None else critic.state(),
+            "critic": {} if critic is None else self.trainer.saved(critic.state()),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -148,9 +150,9 @@ class Learner:
                 f"the checkpoint has {has} critic, algorithm '{self.algorithm.name}' wants {wants}: resume with the "
                 "algorithm that the run began with"
             )
-        self.policy.load_state(state["policy"])
+        self.policy.load_state(self.trainer.restored(state["policy"], own=self.policy.state()))
         if models.critic is not None:
-            models.critic.load_state(state["critic"])
+            models.critic.load_state(self.trainer.restored(state["critic"], own=models.critic.state()))
         with torch.no_grad():
             self.trainer.load_state(state["trainer"])
         self.policy.version = int(state["version"])

@@ -5,27 +5,35 @@ What the data is made of (texts in a packed row, trajectories of a robot) is beh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 
 from m2flow.algorithms.base import Algorithm, Batch, Outputs
 from m2flow.registry import Plugin
+
+T = TypeVar("T")
 
 
 class Workload(Protocol):
     """One update's data as a model sees it. Samples are numbered as the rows of the ``Batch``."""
 
-    def microbatches(self, rows: Sequence[int], max_tokens: int) -> list[list[int]]:
+    def microbatches(self, rows: Sequence[int], max_tokens: int, *, multiple: int = 1) -> list[list[int]]:
         """``rows`` in parts that are computed one at a time; always the same parts for the same rows.
+
+        Their number is a multiple of ``multiple``, as far as there are that many samples.
 
         Raises:
             LearnerError: one sample alone exceeds ``max_tokens``.
         """
+        ...
+
+    def tokens(self, rows: Sequence[int]) -> int:
+        """How much there is to compute for ``rows``."""
         ...
 
     def outputs(self, rows: Sequence[int], needs: frozenset[str]) -> Outputs:
@@ -67,6 +75,32 @@ class Trainer(Plugin, ABC):
     def __init__(self, config: Any, algorithm: Algorithm) -> None:
         self.config = config
         self.algorithm = algorithm
+
+    def adopt(self, modules: Sequence[Module]) -> None:
+        """Take the models over, frozen ones too, before anybody asks for their parameters; once, before ``start``.
+
+        Here they stay as they are. A trainer on many devices divides them, so that their parameters are others then.
+        """
+
+    def call(self, module: Module, compute: Callable[[], T]) -> T:
+        """``compute()``, which runs an adopted ``module``: its parameters are whole meanwhile."""
+        return compute()
+
+    def saved(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What a checkpoint of this process holds of parameters."""
+        return dict(tensors)
+
+    def restored(self, saved: Mapping[str, Any], *, own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What ``saved`` returned, as it can be copied into ``own``.
+
+        Raises:
+            CheckpointError: it belongs to other parameters.
+        """
+        return saved
+
+    def gathered(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters, one after another; all processes of the learner ask together."""
+        yield from tensors.items()
 
     @abstractmethod
     def start(self, parameters: Mapping[str, Mapping[str, Parameter]]) -> None:

@@ -103,16 +103,35 @@ class Local(Trainer):
     def update(self, work: Workload, batch: Batch, *, settings: Settings) -> dict[str, float]:
         """See ``Trainer.update``."""
         c, seed = self.config, settings.seed + self.steps
-        steps = plan.make(work, batch.group_ids, num=c.minibatches, max_tokens=c.max_tokens_per_microbatch, seed=seed)
-        prepared = stages.prepare(work, batch, algorithm=self.algorithm, plan=steps, num_steps=c.epochs * len(steps))
+        steps = self._plan(work, batch, seed=seed)
+
+        def whole(compute: stages.Compute) -> Float[Tensor, "S T"]:
+            return self._computed(compute, work, steps=steps, like=batch.rollout_logprobs)
+
+        prepared = stages.prepare(work, batch, algorithm=self.algorithm, whole=whole, num_steps=c.epochs * len(steps))
         update = _Update(work, prepared, settings=settings)
         for minibatch in plan.epochs(steps, c.epochs, seed=seed):
             if self._step(update, minibatch):
                 break
-        learner = update.seen if prepared.old_logprobs is None else prepared.old_logprobs
-        rows = update.seen_rows if prepared.old_logprobs is None else slice(None)
+        learner, rows = prepared.old_logprobs, torch.ones_like(update.seen_rows)
+        if learner is None:
+            learner, rows = self._total(update.seen), self._total(update.seen_rows.int()).bool()
         agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], mask=prepared.mask[rows])
         return {**agreed, **update.metrics(), "learner/step": float(self.steps)}
+
+    def _plan(self, work: Workload, batch: Batch, *, seed: int, multiple: int = 1) -> list[Minibatch]:
+        num, bound = self.config.minibatches, self.config.max_tokens_per_microbatch
+        return plan.make(work, batch.group_ids, num=num, max_tokens=bound, seed=seed, multiple=multiple)
+
+    def _computed(
+        self, compute: stages.Compute, work: Workload, *, steps: list[Minibatch], like: Float[Tensor, "S T"]
+    ) -> Float[Tensor, "S T"]:
+        """Something for all rows, without gradient."""
+        return stages.computed(compute, steps, like=like)
+
+    def _total(self, tensor: Tensor) -> Tensor:
+        """The sum of ``tensor`` over all who share the work."""
+        return tensor
 
     def _step(self, update: "_Update", minibatch: Minibatch) -> bool:
         """One optimizer step, or none; whether the algorithm wants no further ones."""
@@ -121,7 +140,7 @@ class Local(Trainer):
             update.count("learner/steps_without_tokens")
             return False
         sums = self._accumulate(update, minibatch, totals=totals)
-        if not math.isfinite(sum(sums[key] for key in sums if key.endswith(_MUST_BE_FINITE))):
+        if not _can_step(sums):
             self._leave_out(update, minibatch, totals=totals)
             return False
         if self.algorithm.stop_early(sums):
@@ -143,6 +162,13 @@ class Local(Trainer):
 
     def _accumulate(self, update: "_Update", minibatch: Minibatch, *, totals: Totals) -> dict[str, float]:
         """Gradients of a whole mini-batch; the sums of its micro-batches' numbers, and the norms before clipping."""
+        sums = self._gradients(update, minibatch, totals=totals)
+        if not _can_step(sums):
+            return sums
+        norms = {part: self.optimizer.clip(part, self.config.max_grad_norm) for part in self.optimizer.parameters}
+        return {**sums, **{f"{part}/grad_norm": norm for part, norm in norms.items()}}
+
+    def _gradients(self, update: "_Update", minibatch: Minibatch, *, totals: Totals) -> dict[str, float]:
         sums: dict[str, float] = defaultdict(float)
         for rows in minibatch:
             loss, numbers = self._loss(update, rows, totals=totals)
@@ -152,15 +178,17 @@ class Local(Trainer):
                 return sums
             loss.backward()
             self.optimizer.collect()
-        norms = {part: self.optimizer.clip(part, self.config.max_grad_norm) for part in self.optimizer.parameters}
-        return {**sums, **{f"{part}/grad_norm": norm for part, norm in norms.items()}}
+        return sums
 
-    def _loss(self, update: "_Update", rows: Tensor, *, totals: Totals) -> tuple[Tensor, dict[str, float]]:
+    def _loss(
+        self, update: "_Update", rows: Tensor, *, totals: Totals, sees: bool = True
+    ) -> tuple[Tensor, dict[str, float]]:
         outputs = update.work.outputs(rows.tolist(), self.algorithm.needs)
         batch, now = update.batch.rows(rows), outputs.logprobs.detach()
         if batch.old_logprobs is None:
             batch = replace(batch, old_logprobs=now)
-        update.see(rows, now)
+        if sees:
+            update.see(rows, now)
         loss = self.algorithm.loss(batch, outputs, totals=totals)
         numbers = {**loss.sums, "policy/loss": loss.policy.item()}
         if loss.value is None:
@@ -173,7 +201,7 @@ class Local(Trainer):
         if self.config.skip_nonfinite_steps:
             update.count("learner/nonfinite_steps")
             return
-        bad = [row for row in torch.cat(minibatch).tolist() if not self._is_finite(update, row, totals=totals)]
+        bad = [row for row in sorted(torch.cat(minibatch).tolist()) if not self._is_finite(update, row, totals=totals)]
         named = ", ".join(update.work.describe(row) for row in bad[:3]) or "no sample alone, only their sum"
         raise LearnerError(
             f"loss or gradient is not finite; it comes from {named} ({len(bad)} samples in all). No step was made: "
@@ -183,7 +211,7 @@ class Local(Trainer):
     def _is_finite(self, update: "_Update", row: int, *, totals: Totals) -> bool:
         sums = self._accumulate(update, [torch.tensor([row])], totals=totals)
         self.optimizer.zero()
-        return math.isfinite(sum(sums[key] for key in sums if key.endswith(_MUST_BE_FINITE)))
+        return _can_step(sums)
 
     def state(self) -> dict[str, Any]:
         """See ``Trainer.state``."""
@@ -193,6 +221,10 @@ class Local(Trainer):
         """See ``Trainer.load_state``."""
         self.optimizer.load_state(state["optimizer"])
         self.steps = int(state["steps"])
+
+
+def _can_step(sums: Mapping[str, float]) -> bool:
+    return math.isfinite(sum(sums[key] for key in sums if key.endswith(_MUST_BE_FINITE)))
 
 
 class _Update:

@@ -19,6 +19,11 @@ class Reference:
         self._policy = policy
         self._scope = scope
 
+    @property
+    def module(self) -> Any:
+        """The model; with adapters the trained policy's own."""
+        return self._policy.module
+
     @torch.no_grad()
     def hidden(
         self, token_ids: Int[Tensor, "tokens"], positions: Int[Tensor, "tokens"], *, layout: Layout

@@ -51,13 +51,14 @@ class Optimizer:
     def clip(self, part: str, max_norm: float) -> float:
         """Scale the gradients of ``part`` down to a joint norm of ``max_norm`` (0: leave them); their norm before."""
         grads = [m.grad for m in self.masters[part].values() if m.grad is not None]
-        if not grads:
-            return 0.0
-        norm = torch.nn.utils.get_total_norm(grads).item()
+        norm = self._norm(grads)
         if max_norm and norm > max_norm:
             for grad in grads:
                 grad.mul_(max_norm / (norm + 1e-6))
         return norm
+
+    def _norm(self, gradients: list[Tensor]) -> float:
+        return torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
 
     def step(self, learning_rates: Mapping[str, float]) -> None:
         """One step, then forget the gradients."""

@@ -13,10 +13,12 @@ Minibatch = list[Tensor]
 """The micro-batches of one optimizer step: row numbers, ascending."""
 
 
-def make(work: Workload, group_ids: Int[Tensor, "S"], *, num: int, max_tokens: int, seed: int) -> list[Minibatch]:
+def make(
+    work: Workload, group_ids: Int[Tensor, "S"], *, num: int, max_tokens: int, seed: int, multiple: int = 1
+) -> list[Minibatch]:
     """Mini-batches with about equal numbers of groups; fewer than ``num`` where there are fewer groups."""
     parts = minibatches(group_ids, num, seed=seed)
-    return [[torch.tensor(rows) for rows in work.microbatches(part, max_tokens)] for part in parts]
+    return [[torch.tensor(rows) for rows in work.microbatches(part, max_tokens, multiple=multiple)] for part in parts]
 
 
 def minibatches(group_ids: Int[Tensor, "S"], num: int, *, seed: int) -> list[list[int]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an algorithm needs before the first optimizer step: old and reference log-probs, values, advantages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -13,22 +13,23 @@ from m2flow.errors import LearnerError
 from m2flow.trainers.base import Workload
 from m2flow.trainers.optimization.plan import Minibatch
 
+Compute = Callable[[Sequence[int]], Tensor]
+"""From rows to their [rows, T] numbers."""
+
 
 @torch.no_grad()
-def prepare(work: Workload, batch: Batch, *, algorithm: Algorithm, plan: Sequence[Minibatch], num_steps: int) -> Batch:
+def prepare(
+    work: Workload, batch: Batch, *, algorithm: Algorithm, whole: Callable[[Compute], Tensor], num_steps: int
+) -> Batch:
     """``batch`` with all that ``algorithm`` needs, and its advantages over the whole of it.
 
-    Old log-probs cost a forward pass of their own only where advantages read them or weights change before they are
-    last used; otherwise they are the current ones.
+    ``whole`` computes something for all rows. Old log-probs cost a forward pass of their own only where advantages read
+    them or weights change before they are last used; otherwise they are the current ones.
 
     Raises:
         LearnerError: an advantage of a counted token is not finite.
     """
     needs = algorithm.needs
-
-    def whole(compute: Callable[[Sequence[int]], Tensor]) -> Float[Tensor, "S T"]:
-        return _whole(batch, plan, compute=compute)
-
     if "old_logprobs" in needs and (num_steps > 1 or "old_logprobs" not in algorithm.loss_only):
         batch = replace(batch, old_logprobs=whole(work.logprobs))
     if "reference_logprobs" in needs:
@@ -40,9 +41,9 @@ def prepare(work: Workload, batch: Batch, *, algorithm: Algorithm, plan: Sequenc
     return batch
 
 
-def _whole(batch: Batch, plan: Sequence[Minibatch], *, compute: Callable[[Sequence[int]], Tensor]) -> Tensor:
-    """Computed in the same micro-batches as the steps, so that equal weights give equal bits."""
-    out = torch.zeros_like(batch.rollout_logprobs)
+def computed(compute: Compute, plan: Iterable[Minibatch], *, like: Float[Tensor, "S T"]) -> Float[Tensor, "S T"]:
+    """Computed in the same micro-batches as the steps, so that equal weights give equal bits; 0 where no row is."""
+    out = torch.zeros_like(like)
     for minibatch in plan:
         for rows in minibatch:
             out[rows] = compute(rows.tolist())

@@ -2,6 +2,7 @@
 """The value function of a language policy: a copy of its body with one number as its output."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,10 +26,11 @@ class Critic:
         self.head = nn.Linear(width, 1, device=weight.device, dtype=weight.dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.module = nn.ModuleDict({"body": self.body.module, "head": self.head})
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The body's trainable parameters that a value depends on, and the head's."""
-        tied = self.body.head_weight.data_ptr() == self.body.module.get_input_embeddings().weight.data_ptr()
+        tied = self.body.head_weight is self.body.module.get_input_embeddings().weight
         own = {} if tied else {id(self.body.head_weight)}
         body = {k: p for k, p in self.body.trainable().items() if id(p) not in own}
         return {**body, **{f"value_head.{k}": p for k, p in self.head.named_parameters()}}
@@ -36,14 +38,14 @@ class Critic:
     def values(self, row: PackedRow) -> Float[Tensor, "predictions"]:
         """In float32."""
         hidden = self.body.hidden(row.token_ids, row.positions, layout=row.layout)[row.predicting]
-        return self.head(hidden)[:, 0].float()
+        return self.head(hidden)[:, 0].to(torch.float32, copy=True)
 
     def state(self) -> dict[str, Tensor]:
         """What training changes."""
         return {k: p.detach() for k, p in self.trainable().items()}
 
     @torch.no_grad()
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over what ``state`` returned.
 
         Raises:

@@ -23,6 +23,10 @@ class Sizes:
         """Tokens of a row that holds these samples of one group."""
         return row_tokens(self.prompts[rows[0]], [self.responses[row] for row in rows])
 
+    def total(self, rows: Sequence[int]) -> int:
+        """Tokens of a row that holds these samples of any groups."""
+        return sum(self.packed(members) for members in _by_group(rows, self))
+
 
 @dataclass
 class _Bin:
@@ -30,21 +34,19 @@ class _Bin:
     rows: list[int] = field(default_factory=list)
 
 
-def cut(rows: Sequence[int], sizes: Sizes, *, bound: int) -> list[list[int]]:
+def cut(rows: Sequence[int], sizes: Sizes, *, bound: int, multiple: int = 1) -> list[list[int]]:
     """``rows`` (sample numbers) in micro-batches of at most ``bound`` packed tokens each, samples of a group together.
 
     A group that is larger than the bound is split into parts, each of which carries the prompt. Largest first, each to
-    the emptiest micro-batch.
+    the emptiest micro-batch. Their number is a multiple of ``multiple``, for which further groups are split.
 
     Raises:
         LearnerError: a prompt with a single response is larger than the bound.
     """
     parts = [part for members in _by_group(rows, sizes) for part in _split(members, sizes, bound=bound)]
-    parts.sort(key=sizes.packed, reverse=True)
-    tokens = [sizes.packed(part) for part in parts]
-    num_bins = -(-sum(tokens) // bound)
-    while (bins := _fill(parts, tokens, num_bins=num_bins)) and max(b.tokens for b in bins) > bound:
-        num_bins += 1
+    num_bins = -(-sum(map(sizes.packed, parts)) // (bound * multiple)) * multiple
+    while (bins := _fill(parts, sizes, num_bins=num_bins)) and max(b.tokens for b in bins) > bound:
+        num_bins += multiple
     return [sorted(b.rows) for b in bins if b.rows]
 
 
@@ -69,10 +71,20 @@ def _split(members: list[int], sizes: Sizes, *, bound: int) -> list[list[int]]:
     return [*_split(members[:half], sizes, bound=bound), *_split(members[half:], sizes, bound=bound)]
 
 
-def _fill(parts: list[list[int]], tokens: list[int], *, num_bins: int) -> list[_Bin]:
+def _at_least(num: int, parts: list[list[int]]) -> list[list[int]]:
+    """``num`` parts or more, by halving those with most samples, as far as there are samples."""
+    parts = list(parts)
+    while 0 < len(parts) < num and len(largest := max(parts, key=len)) > 1:
+        parts.remove(largest)
+        half = len(largest) // 2
+        parts += [largest[:half], largest[half:]]
+    return parts
+
+
+def _fill(parts: list[list[int]], sizes: Sizes, *, num_bins: int) -> list[_Bin]:
     bins = [_Bin() for _ in range(num_bins)]
-    for part, size in zip(parts, tokens, strict=True):
+    for part in sorted(_at_least(num_bins, parts), key=sizes.packed, reverse=True):
         emptiest = min(bins, key=lambda b: b.tokens)
-        emptiest.tokens += size
+        emptiest.tokens += sizes.packed(part)
         emptiest.rows += part
     return bins

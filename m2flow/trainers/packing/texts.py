@@ -2,8 +2,9 @@
 """One update's groups of texts as a workload: packed rows in, padded [S, T] log-probs, entropies and values out."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ class Models:
     policy: Any
     reference: Any | None = None
     critic: Critic | None = None
+    call: Callable[[Any, Callable[[], Any]], Any] = lambda module, compute: compute()
+    """``Trainer.call``: every use of a model's parameters goes through it."""
+
+    @property
+    def modules(self) -> list[Any]:
+        """The torch modules of all of them; with adapters the reference is the policy's own once more."""
+        return [model.module for model in (self.policy, self.reference, self.critic) if model is not None]
 
 
 class Texts:
@@ -39,23 +47,27 @@ class Texts:
         ]
         self.longest = max((len(sample.token_ids) for _, sample in self.members), default=0)
 
-    def microbatches(self, rows: Sequence[int], max_tokens: int) -> list[list[int]]:
-        """See ``Workload.microbatches``; tokens are those of packed rows."""
-        sizes = Sizes(
+    @cached_property
+    def _sizes(self) -> Sizes:
+        return Sizes(
             groups=[group for group, _ in self.members],
             prompts=[len(self.groups[group].prompt_ids) for group, _ in self.members],
             responses=[len(sample.token_ids) for _, sample in self.members],
         )
-        return cut(rows, sizes, bound=max_tokens)
+
+    def microbatches(self, rows: Sequence[int], max_tokens: int, *, multiple: int = 1) -> list[list[int]]:
+        """See ``Workload.microbatches``; tokens are those of packed rows."""
+        return cut(rows, self._sizes, bound=max_tokens, multiple=multiple)
+
+    def tokens(self, rows: Sequence[int]) -> int:
+        """See ``Workload.tokens``: those of a packed row."""
+        return self._sizes.total(rows)
 
     def outputs(self, rows: Sequence[int], needs: frozenset[str]) -> Outputs:
         """See ``Workload.outputs``."""
         packed = self._pack(rows)
-        logprobs, entropies = _predict(
-            self.models.policy, packed, temperature=self.temperature, entropies="entropies" in needs
-        )
-        critic = self.models.critic
-        values = critic.values(packed) if critic is not None and "values" in needs else None
+        logprobs, entropies = self._predict(self.models.policy, packed, entropies="entropies" in needs)
+        values = self._values(packed) if self.models.critic is not None and "values" in needs else None
         return Outputs(
             logprobs=self._pad(rows, logprobs),
             entropies=None if entropies is None else self._pad(rows, entropies),
@@ -64,24 +76,34 @@ class Texts:
 
     def values(self, rows: Sequence[int]) -> Float[Tensor, "n T"]:
         """The critic's values alone."""
-        if self.models.critic is None:
-            raise LearnerError("values were asked of a learner without a critic: the algorithm's `needs` lack 'values'")
-        return self._pad(rows, self.models.critic.values(self._pack(rows)))
+        return self._pad(rows, self._values(self._pack(rows)))
 
     def logprobs(self, rows: Sequence[int]) -> Float[Tensor, "n T"]:
         """The policy's log-probs alone."""
-        return self._pad(rows, _predict(self.models.policy, self._pack(rows), temperature=self.temperature)[0])
+        return self._pad(rows, self._predict(self.models.policy, self._pack(rows))[0])
 
     def reference_logprobs(self, rows: Sequence[int]) -> Float[Tensor, "n T"]:
         """See ``Workload.reference_logprobs``; at the policy's temperature, so that equal weights give a KL of 0."""
         if self.models.reference is None:
             raise LearnerError("there is no reference policy: the algorithm's `needs` lack 'reference_logprobs'")
-        return self._pad(rows, _predict(self.models.reference, self._pack(rows), temperature=self.temperature)[0])
+        return self._pad(rows, self._predict(self.models.reference, self._pack(rows))[0])
 
     def describe(self, row: int) -> str:
         """See ``Workload.describe``."""
         group, sample = self.members[row]
         return f"sample {sample.index} of prompt '{self.groups[group].prompt.id}'"
+
+    def _predict(
+        self, model: Any, row: PackedRow, *, entropies: bool = False
+    ) -> tuple[Float[Tensor, "predictions"], Float[Tensor, "predictions"] | None]:
+        options = {"temperature": self.temperature, "entropies": entropies}
+        return self.models.call(model.module, lambda: _predict(model, row, **options))
+
+    def _values(self, row: PackedRow) -> Float[Tensor, "predictions"]:
+        critic = self.models.critic
+        if critic is None:
+            raise LearnerError("values were asked of a learner without a critic: the algorithm's `needs` lack 'values'")
+        return self.models.call(critic.module, lambda: critic.values(row))
 
     def _pack(self, rows: Sequence[int]) -> PackedRow:
         responses: dict[int, list[np.ndarray]] = {}
@@ -104,7 +126,7 @@ def _in_order(rows: Sequence[int]) -> Sequence[int]:
 
 
 def _predict(
-    policy: Any, row: PackedRow, *, temperature: float, entropies: bool = False
+    policy: Any, row: PackedRow, *, temperature: float, entropies: bool
 ) -> tuple[Float[Tensor, "predictions"], Float[Tensor, "predictions"] | None]:
     hidden = policy.hidden(row.token_ids, row.positions, layout=row.layout)[row.predicting]
     return chunked_logprobs(
