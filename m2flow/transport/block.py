@@ -127,6 +127,8 @@ def _reduce_tensor(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         return tensor.__reduce_ex__(5)
+    # PyTorch cannot look at an empty tensor as bytes where NumPy gave it a stride of 0.
+    tensor = tensor if tensor.numel() else tensor.new_empty(tensor.shape, requires_grad=tensor.requires_grad)
     flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8).numpy()
     return _tensor, (pickle.PickleBuffer(flat.data), (tensor.dtype, tuple(tensor.shape), tensor.requires_grad))
 

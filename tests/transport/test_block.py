@@ -100,6 +100,7 @@ def test_no_bytes_of_an_array_are_in_the_pickle_stream():
         torch.arange(12, dtype=torch.bfloat16).reshape(3, 4),
         torch.tensor(1.5),
         torch.empty(0, 3),
+        torch.from_numpy(np.empty((3, 0))),
         torch.arange(12.0).reshape(3, 4).t()[::2],
         torch.tensor([True, False]),
         torch.tensor([1 + 2j]).conj(),
