@@ -31,7 +31,7 @@ class WeightsHandle(NamedTuple):
     checksum: int | None
     """Of all tensors (``checksum.py``); None where they move by reference alone."""
     every: int
-    """The checksum covers each ``every``-th piece of a tensor."""
+    """The checksum covers one byte in so many of large tensors (``checksum.py``)."""
     layout: tuple[Entry, ...]
     key: tuple[str, int]
     """The publisher, and the version."""

@@ -35,11 +35,11 @@ class Publisher:
 
     Args:
         is_shared: whether other processes receive them too; if not, nothing is copied and there is no checksum.
-        every: how much of the weights the checksum covers: all (1), or each ``every``-th piece.
+        every: how much of large tensors the checksum covers: all (1), or one byte in so many.
         node: names the machine whose processes can map this memory.
     """
 
-    def __init__(self, *, is_shared: bool = True, every: int = 4, node: str | None = None) -> None:
+    def __init__(self, *, is_shared: bool = True, every: int = 16, node: str | None = None) -> None:
         self.id = secrets.token_hex(8)
         self.address: tuple[str, int] | None = None
         self._is_shared, self._every, self._node = is_shared, every, node or node_id()

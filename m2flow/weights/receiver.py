@@ -8,7 +8,7 @@ from m2flow.weights.base import Receipt, Route, State, WeightsHandle
 from m2flow.weights.checksum import checksum
 from m2flow.weights.network import Network
 from m2flow.weights.publisher import Publisher
-from m2flow.weights.reference import Reference
+from m2flow.weights.inprocess import InProcess
 from m2flow.weights.sharing import Sharing
 
 
@@ -33,12 +33,12 @@ class Receiver:
         timeout_s: float = 60.0,
     ) -> None:
         self.name, self._node, self._own = name, node or node_id(), publisher and publisher.id
-        self._reference = publisher and Reference(publisher)
+        self._in_process = publisher and InProcess(publisher)
         self._sharing, self._network = Sharing(), Network(authkey=authkey, timeout_s=timeout_s)
 
     def _route(self, handle: WeightsHandle) -> Route:
-        if self._reference is not None and handle.key[0] == self._own:
-            return self._reference
+        if self._in_process is not None and handle.key[0] == self._own:
+            return self._in_process
         return self._sharing if handle.node == self._node and handle.place is not None else self._network
 
     def receive(self, handle: WeightsHandle) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ from m2flow.weights.base import WeightsHandle
 from m2flow.weights.publisher import Publisher
 
 
-class Reference:
+class InProcess:
     """The route without a copy."""
 
     def __init__(self, publisher: Publisher) -> None:
