@@ -10,6 +10,7 @@ Rates are medians of rounds in which memcpy and the transport take turns, so tha
 """
 
 import argparse
+import logging
 import multiprocessing
 import secrets
 import statistics
@@ -55,7 +56,7 @@ def make_group(index: int, rng: np.random.Generator) -> Group:
     return Group(prompt=Prompt(id=str(index), text="?"), prompt_ids=rng.integers(0, 49152, 60), samples=samples)
 
 
-def read_batches(connection: Connection, node: str | None, authkey: bytes) -> None:
+def read_batches(connection: Connection, *, node: str | None, authkey: bytes) -> None:
     """Receive handles; answer when the arrays are there, then with the sum of all their words and the freed keys."""
     released: list[Key] = []
     reader = Reader(on_release=released.append, node=node, authkey=authkey)
@@ -72,7 +73,8 @@ def batch_times(size: int, rounds: int, *, node: str | None) -> tuple[list[float
     """Seconds of a memcpy and of a batch of ``size`` bytes, round by round."""
     here, there = SPAWN.Pipe()
     authkey = secrets.token_bytes(32)
-    process = SPAWN.Process(target=read_batches, args=(there, node, authkey), daemon=True)
+    options = {"node": node, "authkey": authkey}
+    process = SPAWN.Process(target=read_batches, args=(there,), kwargs=options, daemon=True)
     process.start()
     copies, moves, source, target = [], [], np.arange(size // 8), np.ones(size // 8, np.int64)
     with Arena() as arena:
@@ -106,7 +108,7 @@ def move(arena: Arena, batch: Batch, *, connection: Connection) -> float:
     return taken
 
 
-def ask_for_items(address: str, authkey: bytes, result: Connection) -> None:
+def ask_for_items(result: Connection, *, address: str, authkey: bytes) -> None:
     """A consumer: ask for chunks of handles, one ahead, read them, and say how many came in which time."""
     reader, count, begin = Reader(), 0, 0.0
     with Client(address, authkey=authkey) as connection:
@@ -119,18 +121,24 @@ def ask_for_items(address: str, authkey: bytes, result: Connection) -> None:
     result.send((count, time.perf_counter() - begin))
 
 
+def answer(arena: Arena, items: list[Any], *, connection: Connection) -> None:
+    """Wait for a consumer to ask, free what it has read, and send it the handles of more."""
+    for key in connection.recv():
+        arena.free(key)
+    connection.send([arena.write(item) for item in items])
+
+
 def items_per_s(items: list[Any]) -> float:
     """How many items a second go from this process to another, written, asked for, read and freed."""
     authkey = secrets.token_bytes(32)
     here, there = SPAWN.Pipe()
     with Arena() as arena, Listener(None, "AF_UNIX", authkey=authkey) as listener:
-        process = SPAWN.Process(target=ask_for_items, args=(listener.address, authkey, there), daemon=True)
+        options = {"address": listener.address, "authkey": authkey}
+        process = SPAWN.Process(target=ask_for_items, args=(there,), kwargs=options, daemon=True)
         process.start()
         with listener.accept() as connection:
-            for begin in range(0, len(items) + 1, CHUNK):
-                for key in connection.recv():
-                    arena.free(key)
-                connection.send([arena.write(item) for item in items[begin : begin + CHUNK]])
+            for begin in range(0, len(items) + CHUNK, CHUNK):
+                answer(arena, items[begin : begin + CHUNK], connection=connection)
             count, taken = here.recv()
         assert count == len(items), f"{count} of {len(items)} arrived"
         process.join()
@@ -142,7 +150,7 @@ def ray_items_per_s(items: list[Any]) -> tuple[float, float]:
     import ray
     from ray.util.queue import Queue
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     queue = Queue()
 
     def consume(count: int, chunk: int) -> tuple[int, float]:

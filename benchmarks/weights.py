@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights from a learner to a rollout in another process, against memcpy, in one run; and what a delta weighs.
 
-python benchmarks/weights.py [--megabytes 500] [--rounds 9] [--every 4]
+python benchmarks/weights.py [--megabytes 500] [--rounds 9] [--every 16]
 
 A version has moved when the rollout has the tensors and has told the learner a checksum of them that the learner found
 right: publish, handle, receive, receipt and confirm are all in the time. ``memcpy`` copies one tensor of that size into
@@ -43,7 +43,7 @@ def make_state(size: int) -> dict[str, torch.Tensor]:
     return state
 
 
-def roll_out(connection: Connection, node: str | None, authkey: bytes) -> None:
+def roll_out(connection: Connection, *, node: str | None, authkey: bytes) -> None:
     """Receive version after version."""
     torch.set_num_threads(1)
     receiver = Receiver("rollout", node=node, authkey=authkey)
@@ -61,7 +61,9 @@ class Route:
         self.receiver = Receiver("rollout", publisher=self.publisher) if is_here else None
         self.connection, there = SPAWN.Pipe()
         if not is_here:
-            SPAWN.Process(target=roll_out, args=(there, node, authkey), daemon=True).start()
+            options = {"node": node, "authkey": authkey}
+            SPAWN.Process(target=roll_out, args=(there,), kwargs=options, daemon=True).start()
+            there.close()
 
     def move(self, state: State) -> None:
         """One version, there and confirmed."""
@@ -96,13 +98,15 @@ def report_routes(size: int, rounds: int, *, every: int) -> None:
     calls = {
         "memcpy": lambda: target.copy_(source),
         "one slot, by reference": lambda: here.move(state),
-        f"one node, shared memory, checksum of 1 in {every} pieces": lambda: near.move(state),
+        f"one node, shared memory, checksum of 1 byte in {every}": lambda: near.move(state),
         "one node, shared memory, checksum of every byte": lambda: near_full.move(state),
         "TCP on this machine": lambda: far.move(state),
-        f"checksum alone, 1 in {every} pieces": lambda: checksum(state, every),
+        f"checksum alone, 1 byte in {every}": lambda: checksum(state, every),
         "checksum alone, every byte": lambda: checksum(state),
     }
     found = times(calls, rounds)
+    for route in (near, near_full, far):
+        route.connection.send(None)
     for name, taken in found.items():
         against = statistics.median(taken) / statistics.median(found["memcpy"])
         best = min(taken) / min(found["memcpy"])
@@ -180,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--every", type=int, default=4)
+    parser.add_argument("--every", type=int, default=16)
     options = parser.parse_args()
     torch.set_num_threads(1)
     report_routes(options.megabytes * 10**6, options.rounds, every=options.every)

@@ -2,9 +2,9 @@
 """One number for the names, dtypes, shapes and bits of a set of tensors, made while they are copied.
 
 XXH3 of the tensors in the order of their names. Hashing a piece that was just copied costs little, since it is still
-in the processor's cache; reading all memory once more would cost a good part of a copy. With ``every=16`` the first 16th
-of each piece of 256 KiB is hashed, and all of tensors that are no larger: enough to tell one version from another and to
-see tensors that are missing, mixed up or half written, though not each single bit.
+in the processor's cache; reading all memory once more would cost a good part of a copy. With ``every=16`` the first
+16th of each piece of 256 KiB is hashed, and all of tensors that are no larger: enough to tell one version from another
+and to see tensors that are missing, mixed up or half written, though not each single bit.
 """
 
 from collections.abc import Mapping

@@ -86,13 +86,12 @@ def apply(delta: Delta, state: State, *, version: int) -> None:
     for name, tensor in state.items():
         changes = delta.changes[name]
         positions = torch.from_numpy(np.cumsum(changes.gaps, dtype=np.int64))
-        if len(positions) and int(positions[-1]) >= tensor.numel():
-            raise WeightsError(
-                f"the delta of '{name}' reaches beyond its {tensor.numel()} elements: receive all weights"
-            )
         if not tensor.is_contiguous():
             raise WeightsError(f"'{name}' is not contiguous and cannot be changed in place: receive all weights")
-        _flat(tensor)[positions] = torch.from_numpy(np.array(changes.bits))
+        flat = _flat(tensor)
+        if len(positions) and int(positions[-1]) >= len(flat):
+            raise WeightsError(f"the delta of '{name}' reaches beyond its {len(flat)} elements: receive all weights")
+        flat[positions] = torch.from_numpy(np.array(changes.bits))
     if (found := checksum(state)) != delta.checksum:
         raise WeightsError(
             f"after the delta from version {delta.base} the checksum is {found} and not {delta.checksum}: the "

@@ -6,9 +6,9 @@ import torch
 from m2flow.transport.segment import node_id
 from m2flow.weights.base import Receipt, Route, State, WeightsHandle
 from m2flow.weights.checksum import checksum
+from m2flow.weights.inprocess import InProcess
 from m2flow.weights.network import Network
 from m2flow.weights.publisher import Publisher
-from m2flow.weights.inprocess import InProcess
 from m2flow.weights.sharing import Sharing
 
 

@@ -39,14 +39,16 @@ def test_it_sees_each_single_bit(position: int, bit: int):
     assert checksum({"w": tensor}) != before
 
 
-def test_one_piece_of_four_and_the_last_are_looked_at_when_every_is_four():
-    def seen(piece: int) -> bool:
-        tensor = torch.zeros(7 * PIECE_BYTES, dtype=torch.uint8)
+@pytest.mark.parametrize("size", [PIECE_BYTES, 3 * PIECE_BYTES])
+def test_the_first_quarter_of_each_piece_and_all_of_small_tensors_are_looked_at_when_every_is_four(size: int):
+    def seen(position: int) -> bool:
+        tensor = torch.zeros(size, dtype=torch.uint8)
         before = checksum({"w": tensor}, every=4)
-        tensor[piece * PIECE_BYTES] = 1
+        tensor[position] = 1
         return checksum({"w": tensor}, every=4) != before
 
-    assert [seen(piece) for piece in range(7)] == [True, False, False, False, True, False, True]
+    quarters = [seen(begin + PIECE_BYTES // 4 - side) for begin in range(0, size, PIECE_BYTES) for side in (1, 0)]
+    assert quarters == [True, size == PIECE_BYTES] * (size // PIECE_BYTES)
 
 
 @pytest.mark.parametrize("every", [1, 4])
