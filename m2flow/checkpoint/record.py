@@ -18,6 +18,10 @@ MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 _CHUNK_BYTES = 1 << 24
 
 
+class OtherFormat(CheckpointError):
+    """A checkpoint that is intact, and for another version of m2flow."""
+
+
 def write(folder: Path, step: int, *, saved: snapshots.Snapshot) -> None:
     """Fill ``folder``, which must not exist. When this returns, all of it is on the disk.
 
@@ -42,7 +46,7 @@ def read(folder: Path, step: int) -> Any:
     """
     manifest = _read_manifest(folder / MANIFEST)
     if manifest["format"] != FORMAT:
-        raise CheckpointError(
+        raise OtherFormat(
             f"{folder} has format {manifest['format']}, this version of m2flow reads {FORMAT}: "
             "use the version that wrote it"
         )
