@@ -81,14 +81,17 @@ def check(
 @app.command(name="eval", context_settings=PASSED_ON)
 def evaluate(
     context: typer.Context,
-    run: Run,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or that of an exported model.")],
     *,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each prompt.")] = 1,
     prompts: Annotated[int | None, typer.Option(min=1, help="How many prompts; left out, all.")] = None,
     step: Step = None,
     moved: Moved = None,
 ) -> None:
-    """Measure a run's policy on its held-out prompts. Options of the script may follow, to differ from the run's."""
+    """Measure a policy on held-out prompts. Options of the script may follow, to differ from the run's.
+
+    RUN is a run's folder, or with --script a model's.
+    """
     with _readable_errors():
         from m2flow.cli import trained
 
