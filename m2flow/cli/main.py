@@ -122,7 +122,12 @@ def export(
 
 @app.command()
 def where(
-    concept: Annotated[str, typer.Argument(help="A plug-in, class, function, room or term: grpo, Learner, group.")],
+    concept: Annotated[
+        str,
+        typer.Argument(
+            help="A plug-in, class, function, room or term: grpo, Learner, group.", autocompletion=concepts.beginning
+        ),
+    ],
     edit: Annotated[bool, typer.Option("--open", help="Open the first place in $EDITOR.")] = False,
     *,
     every: Annotated[bool, typer.Option("--all", help="Show all places, not only the first ten.")] = False,
