@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
 import pytest
 import reasoning_gym
 
@@ -11,7 +13,7 @@ OPTIONS = {"min_terms": 2, "max_terms": 3}
 def test_problems_are_those_of_the_task_with_answers_that_it_accepts():
     rows = source("reasoning_gym", task="chain_sum", size=20, seed=5, options=OPTIONS)
     own = reasoning_gym.create_dataset("chain_sum", size=20, seed=5, **OPTIONS)
-    judge = reasoning_gym.get_score_answer_fn("chain_sum")
+    judge: Any = reasoning_gym.get_score_answer_fn("chain_sum")
     assert len(rows) == 20
     for index, entry in enumerate(own):
         prompt = rows[index]

@@ -12,8 +12,10 @@ from tests.data.sources.conftest import source
 def saved(tmp_path: Path) -> Path:
     """Two parts, train and test."""
     datasets.disable_progress_bars()
-    parts = {name: datasets.Dataset.from_list([{"prompt": name, "answer": "x"}]) for name in ("train", "test")}
-    datasets.DatasetDict(parts).save_to_disk(tmp_path / "rows")
+    parts = datasets.DatasetDict()
+    for name in ("train", "test"):
+        parts[name] = datasets.Dataset.from_list([{"prompt": name, "answer": "x"}])
+    parts.save_to_disk(tmp_path / "rows")
     return tmp_path / "rows"
 
 
