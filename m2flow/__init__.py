@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from m2flow.flow.rollout import Rollout as Rollout
     from m2flow.flow.run import Run as Run
     from m2flow.flow.run import RunConfig as RunConfig
+    from m2flow.flow.run import TextRunConfig as TextRunConfig
     from m2flow.flow.stream import Stream as Stream
     from m2flow.policies.llm import Llm as Llm
     from m2flow.registry import Choice as Choice
@@ -55,6 +56,7 @@ _HOMES = {
     "Sample": "m2flow.data.samples",
     "SamplingConfig": "m2flow.engines.base",
     "Stream": "m2flow.flow.stream",
+    "TextRunConfig": "m2flow.flow.run",
 }
 """Where each public name lives."""
 

@@ -6,7 +6,7 @@ from pydantic import Field
 import m2flow as mf
 
 
-class Config(mf.RunConfig):
+class Config(mf.TextRunConfig):
     """GRPO on two-digit addition with the tiny model that ships in the package; every part can be changed."""
 
     iterations: int = Field(default=60, ge=1)

@@ -26,6 +26,10 @@ Files = dict[str, dict[str, Any]]
 _CHUNK_BYTES = 1 << 24
 
 
+class OtherFormat(CheckpointError):
+    """A checkpoint that is intact, and for another version of m2flow."""
+
+
 @dataclass(frozen=True)
 class Part:
     """A part that lies in the folder of a checkpoint; small, and plain enough to be sent to another process."""
@@ -108,7 +112,7 @@ def _read_state(folder: Path, names: tuple[str, str]) -> Any:
 def _checked_manifest(folder: Path, step: int) -> dict[str, Any]:
     manifest = _read_manifest(folder / MANIFEST)
     if manifest["format"] != FORMAT:
-        raise CheckpointError(
+        raise OtherFormat(
             f"{folder} has format {manifest['format']}, this version of m2flow reads {FORMAT}: "
             "use the version that wrote it"
         )

@@ -98,7 +98,8 @@ class Store:
         """The state that was saved at ``step``; ``None``: the newest intact one, with a warning for each left out.
 
         Raises:
-            CheckpointError: there is none, or it is damaged; the message names the file.
+            CheckpointError: there is none, or it is damaged; the message names the file. Also where a newer one has
+                another format: going on from one before it would delete it.
         """
         self.wait()
         complete = self._complete()
@@ -125,6 +126,8 @@ class Store:
         for step in sorted(complete, reverse=True):
             try:
                 return record.read(complete[step], step)
+            except record.OtherFormat:
+                raise
             except CheckpointError as error:
                 found.append(str(error))
                 warnings.warn(f"left out step {step}: {error}", stacklevel=4)

@@ -106,6 +106,11 @@ def where(concept: str) -> list[Place]:
     return sorted(found, key=lambda p: (p.rank, len(p.path.parts)))
 
 
+def beginning(incomplete: str) -> list[str]:
+    """Names of files, classes and functions that begin so, for the shell to complete."""
+    return sorted({p.name for p in _places() if p.rank < 3 and p.name.startswith(incomplete) and " " not in p.name})
+
+
 def open_in_editor(place: Place) -> None:
     """Open the file in ``$VISUAL`` or ``$EDITOR``.
 

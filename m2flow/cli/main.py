@@ -81,14 +81,17 @@ def check(
 @app.command(name="eval", context_settings=PASSED_ON)
 def evaluate(
     context: typer.Context,
-    run: Run,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or that of an exported model.")],
     *,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each prompt.")] = 1,
     prompts: Annotated[int | None, typer.Option(min=1, help="How many prompts; left out, all.")] = None,
     step: Step = None,
     moved: Moved = None,
 ) -> None:
-    """Measure a run's policy on its held-out prompts. Options of the script may follow, to differ from the run's."""
+    """Measure a policy on held-out prompts. Options of the script may follow, to differ from the run's.
+
+    RUN is a run's folder, or with --script a model's.
+    """
     with _readable_errors():
         from m2flow.cli import trained
 
@@ -119,7 +122,12 @@ def export(
 
 @app.command()
 def where(
-    concept: Annotated[str, typer.Argument(help="A plug-in, class, function, room or term: grpo, Learner, group.")],
+    concept: Annotated[
+        str,
+        typer.Argument(
+            help="A plug-in, class, function, room or term: grpo, Learner, group.", autocompletion=concepts.beginning
+        ),
+    ],
     edit: Annotated[bool, typer.Option("--open", help="Open the first place in $EDITOR.")] = False,
     *,
     every: Annotated[bool, typer.Option("--all", help="Show all places, not only the first ten.")] = False,

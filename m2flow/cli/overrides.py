@@ -77,13 +77,16 @@ def _lines(problems: Sequence[Problem]) -> Iterator[str]:
 
 def _problems_of_the_rest(cls: type[Config], tree: Mapping[str, Any], *, wrong: Sequence[Problem]) -> list[Problem]:
     """What is wrong with the values taken together, with defaults in place of those that are wrong in themselves."""
-    rest = dict(tree)
-    for problem in wrong:
-        rest = _without(rest, problem.path)
-    try:
-        return all_problems(cls.model_validate(rest))
-    except ValidationError:
-        return []
+    paths = [problem.path for problem in wrong]
+    while any(paths):
+        for path in paths:
+            tree = _without(tree, path)
+        try:
+            return all_problems(cls.model_validate(tree))
+        except ValidationError:
+            # Something required is missing: leave out the group that it is missing in.
+            paths = [path[:-1] for path in paths]
+    return []
 
 
 def _without(tree: Mapping[str, Any], path: Keys) -> dict[str, Any]:

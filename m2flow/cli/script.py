@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import os
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,9 +20,10 @@ from rich.text import Text
 from m2flow.cli.overrides import parse
 from m2flow.config import Config
 from m2flow.errors import ConfigError, M2flowError
+from m2flow.flow.signals import Stopped
 
-MISTAKE, FAILURE, INTERRUPTED = 2, 1, 130
-"""Exit codes: options that cannot be used, an error while running, Ctrl-C."""
+MISTAKE, FAILURE, SIGNALLED = 2, 1, 128
+"""Exit codes: options that cannot be used, an error while running; 128 and the number of the signal that stopped it."""
 TRACEBACK = "M2FLOW_TRACEBACK"
 """Environment variable that asks for whole tracebacks."""
 
@@ -56,8 +58,8 @@ def run(main: Callable[..., Any], argv: Sequence[str]) -> int:
         main(config)
     except M2flowError as error:
         return complain(error, code=MISTAKE if isinstance(error, ConfigError) else FAILURE)
-    except KeyboardInterrupt:
-        return _interrupted(main, cls, words=words)
+    except KeyboardInterrupt as stop:
+        return _interrupted(main, stop, words=words)
     return 0
 
 
@@ -105,6 +107,7 @@ def complain(error: M2flowError, *, code: int, hint: str = "") -> int:
         return code
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     head, _, rest = str(error).partition("\n")
+    rest = "\n".join(filter(None, (rest, *(f"and then: {note}" for note in _notes(error)))))
     console.print(Text.assemble(("error: ", "bold red"), (head, "bold")))
     body = Text(rest)
     body.highlight_regex(r"(?m)^  --[\w.\[\]-]+", "bold yellow")
@@ -116,22 +119,28 @@ def complain(error: M2flowError, *, code: int, hint: str = "") -> int:
     return code
 
 
-def _interrupted(main: Callable[..., Any], cls: type[Config], *, words: Sequence[str]) -> int:
+def _notes(error: BaseException) -> list[str]:
+    """What ``add_note`` added."""
+    return vars(error).get("__notes__", [])
+
+
+def _interrupted(main: Callable[..., Any], stop: KeyboardInterrupt, *, words: Sequence[str]) -> int:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(Text("\nstopped", style="bold"))
-    if "resume" in cls.model_fields:
-        kept = _without_option(words, "--resume")
-        command = shlex.join(["python", _name(main), *kept, "--resume", "auto"])
-        console.print(Text(f"go on from the newest checkpoint with: {command}"))
-    return INTERRUPTED
+    console.print(Text(f"stopped: {stop}" if str(stop) else "stopped", style="bold"))
+    if not isinstance(stop, Stopped):
+        return SIGNALLED + signal.SIGINT
+    kept = _without_options(words, ("resume", "run_dir"))
+    command = shlex.join(["python", _name(main), *kept, "--run-dir", str(stop.folder), "--resume", "auto"])
+    console.print(Text(f"go on from the newest checkpoint with: {command}"))
+    return SIGNALLED + stop.number
 
 
-def _without_option(words: Sequence[str], name: str) -> list[str]:
+def _without_options(words: Sequence[str], names: Sequence[str]) -> list[str]:
     kept: list[str] = []
     dropping = False
     for word in words:
         if word.startswith("--"):
-            dropping = word.partition("=")[0] == name
+            dropping = word[2:].partition("=")[0].replace("-", "_") in names
         kept += [] if dropping else [word]
     return kept
 

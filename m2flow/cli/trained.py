@@ -36,10 +36,10 @@ class Trained:
 
 
 def open_run(folder: Path, *, step: int | None = None, script: Path | None = None, argv: Sequence[str] = ()) -> Trained:
-    """The policy of a run at ``step`` (the newest checkpoint, unless given).
+    """The policy of a run at ``step`` (the newest checkpoint, unless given), or of an exported model's folder.
 
     Args:
-        script: where the run's script is now, if it was moved.
+        script: where the run's script is now, if it was moved; an exported model does not know its own.
         argv: options that differ from those of the run.
 
     Raises:
@@ -47,6 +47,8 @@ def open_run(folder: Path, *, step: int | None = None, script: Path | None = Non
         ConfigError: the script or an option is wrong, or the configuration has not exactly one policy.
     """
     saved = RunFolder(folder).read_config()
+    if "script" not in saved:
+        return _open_model(folder, script=script, argv=argv)
     module = load_script(script or Path(saved["script"]))
     config = parse(config_class(module.main), argv, start=saved["config"])
     policy = build(_only(config, Policy, what="policy"))
@@ -59,6 +61,21 @@ def open_run(folder: Path, *, step: int | None = None, script: Path | None = Non
         policy.load_state(learner["policy"])
     policy.version = int(learner["version"])
     return Trained(config=config, script=module, policy=policy, step=int(state["iteration"]))
+
+
+def _open_model(folder: Path, *, script: Path | None, argv: Sequence[str]) -> Trained:
+    if script is None:
+        raise ConfigError(f"{folder} is a model, no run: say whose held-out prompts it is to answer, with --script")
+    module = load_script(script)
+    cls = config_class(module.main)
+    name = _name_of_policy(parse(cls, argv))
+    config = parse(cls, [*argv, f"--{name}", str(folder)])
+    return Trained(config=config, script=module, policy=build(getattr(config, name)), step=0)
+
+
+def _name_of_policy(config: Config) -> str:
+    policy = _only(config, Policy, what="policy")
+    return next(name for name in type(config).model_fields if getattr(config, name) is policy)
 
 
 def _learner_state(roles: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

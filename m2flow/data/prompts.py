@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts to train or to evaluate on: one endless, shuffled, resumable reader over any source."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -28,6 +28,8 @@ class PromptsConfig(Config):
     """held_out: a fixed part that train leaves out, chosen by a hash of what is asked; all: no such cut."""
     held_out_fraction: float = Field(default=0.1, gt=0, le=0.5)
     """Size of the held-out part; it must be the same for both parts, lest they overlap."""
+    max_characters: int | None = Field(default=None, ge=1)
+    """Leave out prompts whose text, or whose messages together, are longer."""
     max_prompts: int | None = Field(default=None, ge=1)
     """Only the first so many of the split, in the source's order."""
     shuffle: bool = True
@@ -67,7 +69,28 @@ class Prompts:
                 f"no prompt is in the part '{self.config.split}' of {len(self.source)} prompts "
                 f"(held_out_fraction {self.config.held_out_fraction}): choose split='all' or another fraction"
             )
+        if (longest := self.config.max_characters) is not None:
+            rows = self._only(rows, lambda prompt: _characters(prompt) <= longest)
         return rows[: self.config.max_prompts]
+
+    def _only(self, rows: np.ndarray, keep: Callable[[Prompt], bool]) -> np.ndarray:
+        kept = [keep(self.source[int(row)]) for row in rows]
+        if not any(kept):
+            raise DataError(f"none of {len(rows)} prompts is kept: let the filter (max_characters, say) keep some")
+        return rows[kept]
+
+    def filter(self, keep: Callable[[Prompt], bool]) -> Self:
+        """Leave out the prompts for which ``keep`` is false, and begin anew; returns the reader itself.
+
+        ``prompts.filter(lambda prompt: len(policy.encode(prompt)) <= 200)`` leaves out what is longer in tokens.
+
+        Raises:
+            DataError: it keeps none.
+        """
+        self._rows = self._only(self._rows, keep)
+        self.epoch, self.position, self._order = 0, 0, None
+        vars(self).pop("fingerprint", None)
+        return self
 
     def __len__(self) -> int:
         """Prompts in one epoch."""
@@ -129,6 +152,10 @@ class Prompts:
                 "has other prompts or another order: give the data, split and seed that the run was started with"
             )
         self.epoch, self.position = int(state["epoch"]), int(state["position"])
+
+
+def _characters(prompt: Prompt) -> int:
+    return len(prompt.text or "") + sum(len(message["content"]) for message in prompt.messages or ())
 
 
 class MathPrompts(Prompts):

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from m2flow.errors import CheckpointError, ConfigError, FlowError
+from m2flow.observe.line_file import replace
 
+CONFIG = "config.json"
+RESULTS = ("metrics.jsonl", "checkpoints")
+"""What a run leaves from its first iteration on. Until then its folder holds nothing that could be lost."""
 FREE_TO_CHANGE = ("iterations", "resume", "run_dir", "observe", "checkpoint")
 """Settings that a resumed run may change: they do not touch the numbers of the iterations before."""
 
@@ -64,12 +68,18 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
+    def holds_results(self) -> bool:
+        """Whether a run got as far as its first iteration's end here."""
+        return any((self.path / name).exists() for name in RESULTS)
+
     def write_config(self, config: Any) -> None:
-        """Save the settings and the script's path as config.json, atomically."""
+        """Save the settings and the script's path as config.json, atomically.
+
+        Raises:
+            M2flowError: the disk is full, or the folder cannot be written.
+        """
         text = json.dumps({"script": os.path.abspath(script_of(config)), "config": config.to_dict()}, indent=2)
-        temporary = self.path / "config.json.tmp"
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(self.path / "config.json")
+        replace(self.path / CONFIG, f"{text}\n".encode())
 
     def read_config(self) -> dict[str, Any]:
         """What ``write_config`` saved.
@@ -77,12 +87,12 @@ class RunFolder:
         Raises:
             CheckpointError: the folder holds no run, or the file is damaged.
         """
-        path = self.path / "config.json"
+        path = self.path / CONFIG
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise CheckpointError(
-                f"{self.path} holds no run: config.json is missing; give a folder that training made"
+                f"{self.path} holds no run: {CONFIG} is missing; give a folder that training made"
             ) from None
         except ValueError as error:
             raise CheckpointError(f"{path} is damaged ({error}); restore it or start a new run") from None

@@ -31,7 +31,8 @@ class Reward:
 
     ``weights`` are given in the order of the functions, or by name; 1 each unless given. ``on_error="none"`` turns what
     a plain function raises into "does not apply", and counts it as the metric ``reward/<name>_errors``. At most
-    ``concurrency`` calls of async functions run at a time.
+    ``concurrency`` calls of async functions run at a time. ``timeout_s`` bounds each call of a plain function, sync or
+    async; one that takes longer has raised ``TimeoutError``. (Plug-ins have limits of their own.)
 
     Raises:
         RewardError: on construction: no function, two of one name, weights that do not fit, or a wrong option.
@@ -44,12 +45,15 @@ class Reward:
         weights: Sequence[float] | Mapping[str, float] | None = None,
         on_error: Literal["raise", "none"] = "raise",
         concurrency: int = 64,
+        timeout_s: float | None = None,
     ) -> None:
         if on_error not in ("raise", "none"):
             raise RewardError(f"on_error is {on_error!r}, expected 'raise' or 'none'")
         if concurrency < 1:
             raise RewardError(f"concurrency is {concurrency}, expected at least 1")
-        self.functions: dict[str, RewardFunction | Scorer] = _named([_function(given) for given in functions])
+        if timeout_s is not None and not 0 < timeout_s < math.inf:
+            raise RewardError(f"timeout_s is {timeout_s}, expected seconds above 0, or None for no limit")
+        self.functions: dict[str, RewardFunction | Scorer] = _named([_function(g, timeout_s) for g in functions])
         self.weights = _weights(weights, list(self.functions))
         self.on_error = on_error
         self.concurrency = concurrency
@@ -218,14 +222,14 @@ def _outside_loops(call: Callable[..., Any], *args: Any) -> Any:
         return thread.submit(call, *args).result()
 
 
-def _function(given: Given) -> RewardFunction | Scorer:
+def _function(given: Given, timeout_s: float | None) -> RewardFunction | Scorer:
     if isinstance(given, RewardFunction):
         return given
     if isinstance(given, str | Mapping | Config):
         return registry.build(_config({"name": given} if isinstance(given, str) else given))
     if not callable(given):
         raise RewardError(f"got {given!r} as a reward, expected the id of a reward, its Config, or a function")
-    return Scorer(given)
+    return Scorer(given, timeout_s=timeout_s)
 
 
 def _config(given: Mapping[str, Any] | Config) -> Config:

@@ -13,13 +13,16 @@ from pydantic import Field
 
 from m2flow.checkpoint import rng
 from m2flow.checkpoint.store import Store
-from m2flow.config import Config
+from m2flow.config import Config, counted
 from m2flow.data.samples import Group
-from m2flow.errors import ConfigError, FlowError
+from m2flow.engines.base import SamplingConfig
+from m2flow.errors import ConfigError, FlowError, M2flowError
 from m2flow.flow.folder import RunFolder, locate
 from m2flow.flow.role import Role
+from m2flow.flow.signals import Signals, Stopped
 from m2flow.flow.stream import Stream
 from m2flow.observe.recorder import ObserveConfig, Recorder
+from m2flow.registry import TrainerConfig
 from m2flow.runtime.context import Context
 from m2flow.runtime.inline import Inline
 
@@ -53,6 +56,26 @@ class RunConfig(Config):
     """What is shown and logged."""
 
 
+class TextRunConfig(RunConfig):
+    """Settings of a run on prompts. What does not fit together is found before anything is loaded."""
+
+    prompts_per_iteration: int = Field(default=32, ge=1)
+    """Prompts in one iteration: each gives one group of samples."""
+    samples_per_prompt: int = Field(default=8, ge=1)
+    """Samples of each prompt."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How responses are drawn."""
+    trainer: TrainerConfig = "local"
+    """How the weights are updated."""
+
+    def problems(self) -> list[str]:
+        """A batch that the trainer cannot cut."""
+        own = type(self.trainer).owner.batch_problems(
+            self.trainer, num_groups=self.prompts_per_iteration, longest_response=self.sampling.max_new_tokens
+        )
+        return [*super().problems(), *own]
+
+
 class Source(Protocol[T]):
     """What ``run.iterations`` draws from: endless, and resumable at any item."""
 
@@ -81,6 +104,7 @@ class Run:
         self.iteration = 0
         """Number of the current iteration, from 0."""
         self._runtime = Inline()
+        self._signals = Signals(self.path, quiet=config.observe.quiet)
         self._metrics: dict[str, float] = {}
         self._scored: Sequence[Group] = ()
         self._recorder: Recorder | None = None
@@ -102,7 +126,7 @@ class Run:
 
     def _start(self) -> None:
         self._store = Store(self.path / "checkpoints", keep=self.config.checkpoint.keep)
-        begun = (self.path / "config.json").exists()
+        begun = self.folder.holds_results()
         if begun and self.config.resume == "never":
             raise ConfigError(
                 f"{self.path} already holds a run: resume it with --resume auto, or give another --run-dir"
@@ -121,11 +145,17 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         store, recorder = self._opened()
-        try:
-            store.wait()
-        finally:
-            recorder.close()
-            self.folder.close()
+        failed: list[BaseException] = [] if error is None else [error]
+        for close in (self._signals.close, store.wait, recorder.close, self.folder.close):
+            try:
+                close()
+            except M2flowError as another:
+                failed.append(another)
+        # What went wrong first is what the user is to mend; the rest often follows from it.
+        for another in failed[1:]:
+            failed[0].add_note(str(another))
+        if failed and error is None:
+            raise failed[0]
 
     def _opened(self) -> tuple[Store, Recorder]:
         if self._store is None or self._recorder is None:
@@ -165,11 +195,16 @@ class Run:
     def iterations(self, source: Source[Any] | None = None, size: int = 1) -> Iterator[Stream[Any]]:
         """The loop: each turn gives a stream of the next ``size`` items of ``source`` (an empty one without a source).
 
-        What lies between two turns is one iteration: measured, logged and, every so often, saved.
+        What lies between two turns is one iteration: measured, logged and, every so often, saved. On Ctrl-C or SIGTERM
+        the iteration is ended and saved first; the signal a second time stops at once.
+
+        Raises:
+            Stopped: there was such a signal (a KeyboardInterrupt).
         """
         store, recorder = self._opened()
         self._resume(source, store)
         recorder.resume_at(self.iteration)
+        self._signals.listen()
         while self.iteration < self.config.iterations:
             with recorder.span("iteration"):
                 yield self._draw(source, size)
@@ -198,10 +233,14 @@ class Run:
         recorder.samples(self.iteration, _rows(self._scored))
         self._metrics, self._scored = {}, ()
         self.iteration += 1
-        every = self.config.checkpoint.every
-        if self.iteration == self.config.iterations or (every and self.iteration % every == 0):
+        every, stopping = self.config.checkpoint.every, self._signals.caught
+        ended = self.iteration == self.config.iterations
+        if ended or stopping or (every and self.iteration % every == 0):
             with recorder.span("checkpoint"):
                 store.save(self.iteration, self._state(source))
+        if stopping and not ended:
+            store.wait()
+            raise Stopped(f"saved after {counted(self.iteration, 'iteration')}", number=stopping, folder=self.path)
 
     def _state(self, source: Source[Any] | None) -> dict[str, Any]:
         return {

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plain function as a reward: which arguments it wants, how it is called, and what it may return."""
 
+import asyncio
 import bdb
 import functools
 import inspect
 import math
 import numbers
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,8 +31,9 @@ class Scorer:
         RewardError: on construction: it cannot be called with keyword arguments.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, timeout_s: float | None = None) -> None:
         self.function = function
+        self.timeout_s = timeout_s
         self.name = _name(function)
         self.is_async = _is_async(function)
         parameters = _signature(function, self.name).parameters.values()
@@ -72,14 +77,14 @@ class Scorer:
         Raises:
             RewardError: the function raised (the cause), or returned what is no reward.
         """
-        with self._blame(sample, group):
+        with _at_most(self.timeout_s), self._blame(sample, group):
             value = self.function(**self.arguments(sample, group))
         return self._checked(value, sample=sample, group=group)
 
     async def call_async(self, sample: Sample, group: Group) -> float | None:
         """``call`` of an async function."""
         with self._blame(sample, group):
-            value = await self.function(**self.arguments(sample, group))
+            value = await asyncio.wait_for(self.function(**self.arguments(sample, group)), self.timeout_s)
         return self._checked(value, sample=sample, group=group)
 
     @contextmanager
@@ -91,7 +96,8 @@ class Scorer:
             raise
         except Exception as error:
             kind = type(error).__name__
-            raise RewardError(f"reward '{self.name}' raised {kind} on {where(sample, group)}: {error}") from error
+            said = str(error) or ("it took too long" if isinstance(error, TimeoutError) else "(no message)")
+            raise RewardError(f"reward '{self.name}' raised {kind} on {where(sample, group)}: {said}") from error
 
     def _checked(self, value: Any, *, sample: Sample, group: Group) -> float | None:
         if value is None:
@@ -104,6 +110,31 @@ class Scorer:
             f"reward '{self.name}' returned {_shown(value)} ({type(value).__name__}) for {where(sample, group)}, "
             "expected a finite number, a bool, or None where it does not apply"
         )
+
+
+@contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Raise TimeoutError in what runs longer, by an alarm of the system: only a process's main thread hears it.
+
+    Raises:
+        RewardError: there is a limit, and this is another thread.
+    """
+    if seconds is None:
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise RewardError("timeout_s of a sync reward works in the main thread only: make the function async")
+    before = signal.signal(signal.SIGALRM, _time_is_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _time_is_up(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError
 
 
 def _as_float(value: Any) -> float | None:

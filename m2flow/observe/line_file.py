@@ -31,10 +31,11 @@ class LineFile:
         Raises:
             M2flowError: the disk is full, or the file cannot be written for another reason.
         """
+        line = encode(row)
         try:
-            self._write(encode(row))
+            self._write(line)
         except OSError as error:
-            raise refusal(self.path, error) from error
+            raise refusal(self.path, error, num_bytes=len(line)) from error
 
     def _write(self, line: bytes) -> None:
         if self._file is None:
@@ -141,11 +142,18 @@ def replace(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise refusal(path, error) from error
+        raise refusal(path, error, num_bytes=len(data)) from error
 
 
-def refusal(path: Path, error: OSError) -> M2flowError:
-    """What to tell a person whose file could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return M2flowError(f"cannot write {path}: the disk is full; free some space, then go on with --resume auto")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""There is no room: on the disk, in the user's quota, or in what a process may write."""
+
+
+def refusal(path: Path, error: OSError, *, num_bytes: int) -> M2flowError:
+    """What to tell a person whose file of ``num_bytes`` more bytes could not be written."""
+    if error.errno in FULL:
+        return M2flowError(
+            f"cannot write {path}: the disk is full; free some space (this takes {num_bytes:,} bytes), then go on with "
+            "--resume auto"
+        )
     return M2flowError(f"cannot write {path}: {error.strerror}; make it writable, or choose another --run-dir")

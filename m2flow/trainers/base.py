@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from m2flow.algorithms.base import Algorithm, Batch, Outputs
+from m2flow.errors import LearnerError
 from m2flow.registry import Plugin
 
 T = TypeVar("T")
@@ -111,13 +112,19 @@ class Trainer(Plugin, ABC):
     def activation_checkpointing(self) -> bool:
         """Whether the models are to compute activations again in the backward pass."""
 
-    @abstractmethod
+    @classmethod
+    def batch_problems(cls, config: Any, *, num_groups: int, longest_response: int) -> list[str]:
+        """Why a batch cannot be cut as ``config`` says; known before anything is loaded."""
+        return []
+
     def check(self, *, num_groups: int, longest_response: int) -> None:
         """Refuse, before anything is computed, what cannot be run.
 
         Raises:
             LearnerError: the batch cannot be cut as configured.
         """
+        for problem in self.batch_problems(self.config, num_groups=num_groups, longest_response=longest_response):
+            raise LearnerError(problem)
 
     @abstractmethod
     def update(self, work: Workload, batch: Batch, *, settings: Settings) -> dict[str, float]:

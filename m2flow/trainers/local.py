@@ -86,19 +86,21 @@ class Local(Trainer):
         """See ``Trainer.activation_checkpointing``."""
         return self.config.activation_checkpointing
 
-    def check(self, *, num_groups: int, longest_response: int) -> None:
-        """See ``Trainer.check``."""
-        c = self.config
-        if num_groups % c.minibatches:
-            raise LearnerError(
-                f"{num_groups} groups cannot be cut into minibatches={c.minibatches} equal parts: let the number of "
-                "prompts of an iteration be a multiple of it"
+    @classmethod
+    def batch_problems(cls, config: Any, *, num_groups: int, longest_response: int) -> list[str]:
+        """See ``Trainer.batch_problems``."""
+        found = []
+        if num_groups % config.minibatches:
+            found.append(
+                f"{num_groups} groups cannot be cut into minibatches={config.minibatches} equal parts: let the number "
+                "of prompts of an iteration be a multiple of it"
             )
-        if longest_response > c.max_tokens_per_microbatch:
-            raise LearnerError(
+        if longest_response > config.max_tokens_per_microbatch:
+            found.append(
                 f"one response may have {longest_response} tokens, more than max_tokens_per_microbatch="
-                f"{c.max_tokens_per_microbatch}: raise that to at least the longest prompt and response together"
+                f"{config.max_tokens_per_microbatch}: raise that to at least the longest prompt and response together"
             )
+        return found
 
     def update(self, work: Workload, batch: Batch, *, settings: Settings) -> dict[str, float]:
         """See ``Trainer.update``."""

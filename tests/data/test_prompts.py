@@ -131,3 +131,20 @@ def test_the_default_is_the_built_in_arithmetic():
 def test_a_bare_name_picks_a_source():
     with pytest.raises(ConfigError, match=r"source.path: required"):
         PromptsConfig(source="jsonl")
+
+
+def test_prompts_that_are_too_long_are_left_out(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"prompt": "{"x" * n}", "answer": "1"}}\n' for n in range(1, 7)))
+    config = PromptsConfig(source={"name": "jsonl", "path": path}, split="all", shuffle=False, max_characters=4)
+    prompts = Prompts(config)
+    assert [len(prompt.text or "") for prompt in prompts.take(5)] == [1, 2, 3, 4, 1]
+    before = prompts.fingerprint
+    assert [prompt.text for prompt in prompts.filter(lambda p: len(p.text or "") % 2 == 0).take(3)] == [
+        "xx",
+        "xxxx",
+        "xx",
+    ]
+    assert prompts.fingerprint != before
+    with pytest.raises(DataError, match="none of 2 prompts is kept"):
+        prompts.filter(lambda prompt: False)

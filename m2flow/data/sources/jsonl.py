@@ -2,6 +2,7 @@
 """Rows from JSON Lines files: one JSON object a line."""
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from m2flow.data.sources.base import Source
 from m2flow.errors import DataError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
+"""How a compressed file begins."""
 
 
 class Jsonl(Source):
@@ -59,6 +62,8 @@ def _numbered(path: Path) -> Iterator[tuple[int, int, bytes]]:
     blank: list[tuple[int, int, bytes]] = []
     start = 0
     with path.open("rb") as file:
+        if file.peek(2).startswith(GZIP):
+            raise DataError(f"{path} is compressed, and lines are read in any order: unpack it with gunzip")
         for number, line in enumerate(file, start=1):
             here = (number, start, line)
             start += len(line)
@@ -72,7 +77,7 @@ def _numbered(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 def _parse(line: bytes) -> Mapping[str, Any]:
     try:
-        row = json.loads(line.removeprefix(BYTE_ORDER_MARK).decode("utf-8"), parse_constant=_refuse)
+        row = json.loads(line.removeprefix(BYTE_ORDER_MARK).decode("utf-8"), parse_constant=_refuse, parse_int=_int)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 (byte {error.start}): save the file as UTF-8") from None
     except json.JSONDecodeError as error:
@@ -86,6 +91,12 @@ def _parse(line: bytes) -> Mapping[str, Any]:
 
 def _head(line: bytes) -> str:
     return line[:200].decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _int(digits: str) -> int:
+    if len(digits) > sys.get_int_max_str_digits() > 0:
+        raise ValueError(f"holds a whole number of {len(digits)} digits: write it as text")
+    return int(digits)
 
 
 def _refuse(constant: str) -> Any:

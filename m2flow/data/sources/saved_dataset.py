@@ -59,6 +59,8 @@ def _open(config: Any) -> Any:
 
     try:
         found = datasets.load_from_disk(str(config.path))
+    except IndexError:
+        raise DataError(f"{config.path} is empty: expected at least one prompt") from None
     except (OSError, ValueError) as error:
         raise DataError(
             f"cannot open {config.path}: {error}; expected a folder that save_to_disk of the package datasets wrote"

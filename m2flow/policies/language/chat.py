@@ -55,13 +55,13 @@ class PromptEncoder:
                 f"prompt '{prompt.id}' is raw text, which has no place for chat.system = {self.config.system!r}: "
                 "give prompts as messages, or leave 'system' out"
             )
-        return self.tokenizer(prompt.text)["input_ids"] if prompt.text else []
+        return self.tokenizer(prompt.text, verbose=False)["input_ids"] if prompt.text else []
 
     def _chat_ids(self, prompt: Prompt) -> Sequence[int]:
         if not prompt.messages:
             return []
         text = self.render([dict(message) for message in prompt.messages], source=f"prompt '{prompt.id}'")
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def render(self, messages: Sequence[Mapping[str, str]], *, source: str, opens_answer: bool = True) -> str:
         """The chat as text; ``opens_answer`` appends the beginning of the assistant's turn."""

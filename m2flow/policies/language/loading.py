@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
@@ -56,9 +57,14 @@ def load_config(folder: Path) -> PreTrainedConfig:
         ModelError: damaged, unknown, or of a quantized model.
     """
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{folder / 'config.json'} is no configuration that transformers knows: {error}") from error
+        with quiet():
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
+        reason = str(error).partition(" This could be because")[0].rstrip(".")
+        raise ModelError(
+            f"{folder / 'config.json'} is no configuration that transformers knows: {reason}; get an undamaged copy, "
+            "or take a model that this version of transformers has"
+        ) from error
     if getattr(config, "quantization_config", None):
         raise ModelError(
             f"{folder} holds quantized weights, which cannot be trained: convert them to float32 or bfloat16 first"
@@ -72,11 +78,11 @@ def load_tokenizer(folder: Path) -> Any:
     Raises:
         ModelError: missing, damaged, or with more tokens than the model has.
     """
+    vocabulary = load_config(folder).vocab_size
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError, ImportError, json.JSONDecodeError) as error:
         raise ModelError(f"the tokenizer in {folder} cannot be loaded: {error}; copy its files there again") from error
-    vocabulary = load_config(folder).vocab_size
     if len(tokenizer) > vocabulary:
         raise ModelError(
             f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model {vocabulary}: take the model's own "
