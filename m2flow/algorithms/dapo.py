@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """DAPO: GRPO with a higher upper clip, dynamic sampling and a soft penalty on overlong responses."""
 
+from dataclasses import replace
+
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
 from m2flow.algorithms.base import Batch
 from m2flow.algorithms.formulas.advantage import Singleton, group_relative
+from m2flow.algorithms.formulas.masked import required, zeroed
 from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
 
 
@@ -24,6 +27,10 @@ class Dapo(PolicyGradient):
         """What a group of one gets: 0, or its score."""
         resampling_rounds: int = Field(default=4, ge=0)
         """How often groups of equal rewards may be replaced by new ones."""
+        keep_range: tuple[float, float] | None = Field(default=None)
+        """With it a group is kept if its mean reward lies between these two (OpenRLHF). None: if its rewards differ."""
+        overlong_filter: bool = Field(default=False)
+        """Whether responses that were cut at a limit are left out of the loss."""
         overlong_length: int | None = Field(default=None, gt=0)
         """Length at which the overlong penalty is whole. None: no penalty."""
         overlong_buffer: int = Field(default=4096, gt=0)
@@ -32,7 +39,10 @@ class Dapo(PolicyGradient):
         """The whole penalty."""
 
     def keep(self, rewards: Float[Tensor, "n"]) -> bool:
-        """Whether the rewards differ; a group of one is kept."""
+        """Whether the rewards differ; a group of one is kept. With ``keep_range``: whether their mean is within it."""
+        if self.config.keep_range is not None:
+            low, high = self.config.keep_range
+            return bool(low < rewards.double().mean() < high)
         return len(rewards) <= 1 or bool((rewards != rewards[0]).any())
 
     @property
@@ -52,3 +62,11 @@ class Dapo(PolicyGradient):
         """Scores with their penalty, centred and scaled within groups."""
         scores = self.scores(batch) + self.overlong(batch)
         return group_relative(scores, batch.group_ids, eps=self.config.std_eps, singleton=self.config.singleton)
+
+    def corrected(self, batch: Batch) -> Batch:
+        """Without what was cut at a limit, if that is to be left out of the loss."""
+        found = super().corrected(batch)
+        if not self.config.overlong_filter:
+            return found
+        mask = found.mask & ~batch.truncated[:, None]
+        return replace(found, mask=mask, advantages=zeroed(required(found.advantages), mask))

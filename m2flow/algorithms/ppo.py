@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import Field
 
 from m2flow.algorithms.base import Batch, Loss, Outputs, Totals
-from m2flow.algorithms.formulas.advantage import whiten
+from m2flow.algorithms.formulas.advantage import Variance, whiten
 from m2flow.algorithms.formulas.aggregate import aggregate
-from m2flow.algorithms.formulas.gae import gae
+from m2flow.algorithms.formulas.gae import Gaps, gae
 from m2flow.algorithms.formulas.masked import on_last, required, zeroed
-from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
+from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig, means
 from m2flow.algorithms.formulas.value import value_loss
 
 
@@ -27,6 +27,10 @@ class Ppo(PolicyGradient):
         """Decay of generalised advantage estimation."""
         whiten: bool = Field(default=True)
         """Whether advantages get mean 0 and variance 1 over the batch."""
+        whiten_variance: Variance = Field(default="unbiased")
+        """Which variance that is."""
+        observation_gaps: Gaps = Field(default="skip")
+        """What masked tokens between counted ones are: skipped, or steps that discount."""
         value_clip: float | None = Field(default=0.2, gt=0)
         """How far a value may move from the old one before its error is clipped. None: no clipping."""
         value_coef: float = Field(default=1.0, ge=0)
@@ -40,20 +44,28 @@ class Ppo(PolicyGradient):
 
     def advantages(self, batch: Batch) -> Batch:
         """Advantages and returns of each position."""
-        rewards = on_last(batch.rewards, batch.mask)
-        if batch.token_rewards is not None:
-            rewards = rewards + zeroed(batch.token_rewards, batch.mask)
-        options = self.config
-        found, returns = gae(rewards, required(batch.values), mask=batch.mask, gamma=options.gamma, lam=options.lam)
-        found = whiten(found, batch.mask) if options.whiten else found
-        return self.weighted(replace(batch, advantages=found, returns=returns))
+        rewards, options = on_last(batch.rewards, batch.mask) + self.token_rewards(batch), self.config
+        found, returns = gae(
+            rewards,
+            required(batch.values),
+            mask=batch.mask,
+            gamma=options.gamma,
+            lam=options.lam,
+            gaps=options.observation_gaps,
+        )
+        if options.whiten:
+            found = whiten(found, batch.mask, variance=options.whiten_variance)
+        return self.corrected(replace(batch, advantages=found, returns=returns))
 
     def loss(self, batch: Batch, outputs: Outputs, *, totals: Totals) -> Loss:
         """The clipped surrogate and the critic's loss."""
         values, old, returns = (zeroed(required(x), batch.mask) for x in (outputs.values, batch.values, batch.returns))
         errors = value_loss(values, old, returns=returns, clip=self.config.value_clip)
-        value = aggregate(errors, batch.mask, totals=totals, mode=self.config.aggregation)
-        return replace(super().loss(batch, outputs, totals=totals), value=self.config.value_coef * value)
+        value = aggregate(errors.losses, batch.mask, totals=totals, mode=self.config.aggregation)
+        clipped = {"clip_fraction": errors.clipped.to(values)}
+        policy = super().loss(batch, outputs, totals=totals)
+        sums = policy.sums | means(clipped, batch, totals=totals, group="critic")
+        return Loss(policy=policy.policy, value=self.config.value_coef * value, sums=sums)
 
     def stop_early(self, sums: dict[str, float]) -> bool:
         """Whether the approximate divergence exceeds the target."""

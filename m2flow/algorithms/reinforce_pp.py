@@ -6,8 +6,8 @@ from dataclasses import replace
 from pydantic import Field
 
 from m2flow.algorithms.base import Batch
-from m2flow.algorithms.formulas.advantage import group_relative, return_to_go, whiten
-from m2flow.algorithms.formulas.masked import on_last, spread, zeroed
+from m2flow.algorithms.formulas.advantage import Variance, group_relative, return_to_go, whiten
+from m2flow.algorithms.formulas.masked import on_last, spread
 from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
 
 
@@ -21,11 +21,14 @@ class ReinforcePp(PolicyGradient):
         """Discount of a token; 1 with the baseline, whose scores have no time."""
         baseline: bool = Field(default=False)
         """Whether scores are centred within groups first; a group of one keeps its score."""
+        whiten_variance: Variance = Field(default="unbiased")
+        """Which variance advantages are divided by the root of."""
 
         def problems(self) -> list[str]:
             """A discount that the baseline would ignore."""
             ignored = self.baseline and self.gamma != 1
-            return [f"gamma is {self.gamma}, which baseline ignores: leave one of them out"] if ignored else []
+            found = [f"gamma is {self.gamma}, which baseline ignores: leave one of them out"] if ignored else []
+            return super().problems() + found
 
     def advantages(self, batch: Batch) -> Batch:
         """Whitened returns of each position."""
@@ -33,6 +36,8 @@ class ReinforcePp(PolicyGradient):
             centred = group_relative(self.scores(batch), batch.group_ids, eps=None, singleton="score")
             found = spread(centred, batch.mask)
         else:
-            dense = 0.0 if batch.token_rewards is None else zeroed(batch.token_rewards, batch.mask)
-            found = return_to_go(on_last(batch.rewards, batch.mask) + dense, batch.mask, gamma=self.config.gamma)
-        return self.weighted(replace(batch, advantages=whiten(found, batch.mask)))
+            rewards = on_last(batch.rewards, batch.mask) + self.token_rewards(batch)
+            found = return_to_go(rewards, batch.mask, gamma=self.config.gamma)
+        return self.corrected(
+            replace(batch, advantages=whiten(found, batch.mask, variance=self.config.whiten_variance))
+        )

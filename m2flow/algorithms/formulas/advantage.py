@@ -12,6 +12,9 @@ from m2flow.algorithms.formulas.masked import zeroed
 Singleton = Literal["zero", "score"]
 """What a group of one gets: 0 (TRL, OpenRLHF), or its score with a deviation of 1 (verl)."""
 
+Variance = Literal["unbiased", "biased"]
+"""What whitening divides by the root of: unbiased, plus an epsilon (verl); biased, at least that (OpenRLHF)."""
+
 Spread = Literal["group", "batch"]
 """Whose standard deviation advantages are divided by."""
 
@@ -62,19 +65,72 @@ def rloo(
     return torch.where(sizes == 1, alone, centred * sizes / (sizes - 1).clamp(min=1))
 
 
+def best_of_group(
+    scores: Float[Tensor, "S"], group_ids: Int[Tensor, "S"], *, eps: float | None = 1e-6
+) -> Float[Tensor, "S"]:
+    """What the best of a group adds to the second best, over the group's unbiased deviation + ``eps``; 0 for the others.
+
+    The gradient of pass@k for k = the group's size (arXiv 2503.19595). A tie at the top, and a group of one, give 0.
+    """
+    centred, group, sizes = _centred(scores, group_ids)
+    none = scores.new_full((int(group.max()) + 1,), -torch.inf)
+    highest = none.scatter_reduce(0, group, scores, "amax")
+    is_best = scores == highest[group]
+    second = none.scatter_reduce(0, group, scores.masked_fill(is_best, -torch.inf), "amax")
+    num_best = torch.bincount(group, weights=is_best.double())
+    alone = is_best & (num_best[group] == 1) & (sizes > 1)
+    gain = torch.where(alone, scores - second[group], torch.zeros_like(scores))
+    if eps is None:
+        return gain
+    squares = torch.zeros_like(scores).index_add(0, group, centred.square())
+    return gain / ((squares[group] / (sizes - 1).clamp(min=1)).sqrt() + eps)
+
+
+def length_weighted(
+    scores: Float[Tensor, "S"], group_ids: Int[Tensor, "S"], *, lengths: Int[Tensor, "S"], singleton: Singleton = "zero"
+) -> Float[Tensor, "S"]:
+    """Score less the group's mean weighted by ``lengths`` (OPO, arXiv 2505.23585); groups without tokens give 0."""
+    centred, group, sizes = _centred(scores, group_ids)
+    weights = lengths.to(scores)
+    blank = torch.zeros_like(scores)
+    total = blank.index_add(0, group, weights)[group]
+    found = centred - blank.index_add(0, group, weights * centred)[group] / total.clamp(min=1)
+    alone = scores if singleton == "score" else blank
+    return torch.where(sizes == 1, alone, torch.where(total > 0, found, blank))
+
+
+def against_greedy(
+    rewards: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], *, baselines: Float[Tensor, "S"]
+) -> tuple[Float[Tensor, "S T"], Float[Tensor, "S T"]]:
+    """Advantages and returns of ReMax (arXiv 2310.10505): undiscounted returns less the greedy response's reward.
+
+    Returns are defined everywhere, a masked position having that of what follows it; advantages are zero there.
+    """
+    returns = zeroed(rewards, mask).flip(1).cumsum(1).flip(1)
+    return zeroed(returns - baselines[:, None], mask), returns
+
+
 def whiten(
-    x: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], *, eps: float = 1e-8, count_eps: float = 0.0
+    x: Float[Tensor, "S T"],
+    mask: Bool[Tensor, "S T"],
+    *,
+    eps: float = 1e-8,
+    count_eps: float = 0.0,
+    variance: Variance = "unbiased",
 ) -> Float[Tensor, "S T"]:
-    """(x - mean) / sqrt(unbiased variance + ``eps``) over all counted positions.
+    """(x - mean) / sqrt(variance + ``eps``) over all counted positions.
 
     Args:
+        variance: unbiased, plus ``eps`` (verl); or biased and at least ``eps`` (OpenRLHF).
         count_eps: added to the count that means are divided by. verl has 1e-8; here it is 0, because it moves the mean,
             and equal numbers would no longer be whitened to 0.
     """
     count = mask.sum().clamp(min=1).to(x.dtype)  # an integer plus a float would be single precision
     centred = zeroed(zeroed(x, mask) - zeroed(x, mask).sum() / (count + count_eps), mask)
-    variance = centred.square().sum() / (count + count_eps) * count / (count - 1).clamp(min=1)
-    return centred * torch.rsqrt(variance + eps)
+    squares = centred.square().sum() / (count + count_eps)
+    if variance == "biased":
+        return centred * torch.rsqrt(squares.clamp(min=eps))
+    return centred * torch.rsqrt(squares * count / (count - 1).clamp(min=1) + eps)
 
 
 def return_to_go(

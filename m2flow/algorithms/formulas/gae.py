@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generalised advantage estimation over the counted positions of a response."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from m2flow.algorithms.formulas.masked import zeroed
+
+Gaps = Literal["skip", "step"]
+"""Masked positions between counted ones, such as a tool's tokens: skipped without discount (verl), or steps of value
+and reward 0, which discount (OpenRLHF)."""
 
 
 def gae(
@@ -15,8 +21,9 @@ def gae(
     mask: Bool[Tensor, "S T"],
     gamma: float,
     lam: float,
+    gaps: Gaps = "skip",
 ) -> tuple[Float[Tensor, "S T"], Float[Tensor, "S T"]]:
-    """Advantages and returns; masked positions are skipped without discount, and nothing follows the last one."""
+    """Advantages and returns (arXiv 1506.02438), zero where masked; nothing follows the last counted position."""
     rewards, values = zeroed(rewards, mask), zeroed(values, mask)
     advantages, running, following = (
         torch.zeros_like(values),
@@ -25,8 +32,9 @@ def gae(
     )
     for t in reversed(range(values.shape[1])):
         error = rewards[:, t] + gamma * following - values[:, t]
-        running = torch.where(mask[:, t], error + gamma * lam * running, running)
-        following = torch.where(mask[:, t], values[:, t], following)
+        passed = mask[:, t] | (gaps == "step")
+        running = torch.where(passed, error + gamma * lam * running, running)
+        following = torch.where(passed, values[:, t], following)
         advantages[:, t] = running
     advantages = zeroed(advantages, mask)
     return advantages, advantages + values
