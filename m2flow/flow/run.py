@@ -19,9 +19,9 @@ from m2flow.flow.folder import RunFolder, locate
 from m2flow.flow.role import Role
 from m2flow.flow.stream import Stream
 from m2flow.observe.recorder import ObserveConfig, Recorder
+from m2flow.runtime import placement
 from m2flow.runtime.context import Context
 from m2flow.runtime.inline import Inline
-from m2flow.runtime.plan import StageConfig
 
 if TYPE_CHECKING:
     from m2flow.runtime.distributed import Distributed
@@ -50,14 +50,16 @@ class RuntimeConfig(Config):
     """ray: slots on each machine; left out, one for each GPU, or one of all cores."""
     address: str | None = None
     """ray: of a running cluster (``auto``, or host:port); left out, this machine alone."""
-    pin: dict[str, StageConfig] = {}
-    """ray: where roles run, as far as it is set by hand, by role."""
+    pin: tuple[str, ...] = ()
+    """ray: what is set by hand of where roles run, as role=slots or role.option=value: rollout=0,1 rollout.chunk=4."""
 
     def problems(self) -> list[str]:
         """Options of the other kind, and a missing package."""
         given = [name for name in ("slots", "address", "pin") if getattr(self, name)]
         if self.kind == "inline" and given:
             return [f"'{given[0]}' is an option of the runtime 'ray': choose it, or leave the option out"]
+        if wrong := placement.problems(self.pin):
+            return wrong
         if self.kind == "ray" and importlib.util.find_spec("ray") is None:
             return ["the runtime 'ray' needs the package 'ray': pip install 'm2flow[ray]'"]
         return []
@@ -109,7 +111,7 @@ class Run:
         self.folder = RunFolder(locate(config))
         self.iteration = 0
         """Number of the current iteration, from 0."""
-        self._runtime: "Inline | Distributed" = Inline()
+        self._runtime: Inline | Distributed = Inline()
         self._metrics: dict[str, float] = {}
         self._pending: list[tuple[Stream[Mapping[str, float]], str]] = []
         """What was logged before it was there."""
@@ -181,6 +183,16 @@ class Run:
             raise FlowError(f"there is a role '{name}' already: give this one another, run.role(..., name='...')")
         self._runtime.add(name, target)
         return cast(R, Role(name, target, call=self._call))
+
+    def pin(self, role: str, **options: Any) -> None:
+        """Set by hand where a role runs: ``run.pin("rollout", slots=(0, 1), chunk=4)``; see ``StageConfig``.
+
+        Raises:
+            FlowError: the first call was issued already, or the runtime has one slot only.
+            ConfigError: no such option, or a wrong value.
+        """
+        self._opened()
+        self._runtime.pin(role, placement.StageConfig(**options))
 
     def _call(self, name: str, method: str, *, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         items = self._runtime.call(name, method, args=args, kwargs=kwargs, context=self._context())
@@ -282,13 +294,15 @@ def _distributed(config: RuntimeConfig, recorder: Recorder) -> "Distributed":
     from m2flow.runtime.ray import RayHosts
 
     hosts = RayHosts(address=config.address, num_slots=config.slots)
-    return Distributed(hosts, pins=config.pin, make_stream=Stream, spans=recorder.add_spans)
+    return Distributed(hosts, pins=placement.pins(config.pin), make_stream=Stream, spans=recorder.add_spans)
 
 
 def _rows(made: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
     """The samples that were scored last."""
     first = [(next(iter(items), None), items) for items in made]
-    scored = [items for group, items in first if isinstance(group, Group) and group.samples and group.samples[0].rewards]
+    scored = [
+        items for group, items in first if isinstance(group, Group) and group.samples and group.samples[0].rewards
+    ]
     return [
         {
             "prompt": group.prompt.text if group.prompt.text is not None else group.prompt.messages,

@@ -41,7 +41,7 @@ def mode_of(role: Any, method: str) -> Mode:
 
 
 def gives_items(function: Callable[..., Any]) -> bool:
-    """Whether a method's results are the items that it yields: it is a generator, or annotated to return an iterator."""
+    """Whether the items that a method yields are its results: it is a generator, or said to return an iterator."""
     returned = inspect.signature(function).return_annotation
     is_iterator = get_origin(returned) in (Iterator, Generator)
     return is_iterator or inspect.isgeneratorfunction(inspect.unwrap(function))

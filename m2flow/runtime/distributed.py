@@ -6,111 +6,23 @@ unless the script reads it. What starts the slots' processes (Ray) is behind ``H
 """
 
 import threading
-import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from m2flow.checkpoint import rng
 from m2flow.errors import CheckpointError, FlowError, M2flowError
-from m2flow.runtime import plan as planning
+from m2flow.runtime import placement
 from m2flow.runtime.calls import Call, ItemRef, Mode, RoleRef, StreamRef, mode_of
 from m2flow.runtime.context import Context
-from m2flow.runtime.devices import SlotConfig
+from m2flow.runtime.hosts import Host, Hosts
 from m2flow.runtime.hub import DRIVER, Handle, Hub, lost
 from m2flow.runtime.inline import defines, require_both_halves
-from m2flow.runtime.plan import Plan, StageConfig
-from m2flow.runtime.wire import Address, Server
-from m2flow.transport.arena import Arena, read
-
-RNG = "random numbers"
-"""The name of a role that every slot has: the state of its process's random numbers."""
-
-
-class Host(Protocol):
-    """A slot as the driver reaches it. ``submit`` and ``free`` return at once."""
-
-    def host(self, roles: Mapping[str, Any]) -> None:
-        """See ``Slot.host``."""
-        ...
-
-    def submit(self, call: Call) -> None:
-        """See ``Slot.submit``."""
-        ...
-
-    def free(self, handles: Sequence[Handle]) -> None:
-        """See ``Slot.free``."""
-        ...
-
-
-class Hosts(Protocol):
-    """What finds devices and starts the slots' processes on them."""
-
-    def discover(self) -> list[SlotConfig]:
-        """The slots there are."""
-        ...
-
-    def start(
-        self, slots: Sequence[SlotConfig], hub: Address, *, make_stream: Callable[..., Any], died: Callable[[int], None]
-    ) -> list[Host]:
-        """Their processes; ``died`` is called with the number of a slot whose process ends before ``close``."""
-        ...
-
-    def close(self) -> None:
-        """End them."""
-        ...
-
-
-class Rng:
-    """The random numbers of a slot's process, as a role."""
-
-    context: Any = None
-
-    def seed(self) -> None:
-        """Begin with the run's seed, and the slot's number."""
-        rng.seed(self.context.seed + self.context.slot)
-
-    def state(self) -> dict[str, Any]:
-        """Of Python, numpy and torch."""
-        return rng.capture()
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        rng.restore(state)
-
-
-class Items:
-    """The items of a stream as the driver reads them, waited for one by one."""
-
-    def __init__(self, hub: Hub, number: int) -> None:
-        self._hub = hub
-        self.number = number
-        """The hub's."""
-        self._read: list[Any] = []
-        weakref.finalize(self, hub.drop, number)
-
-    def __iter__(self) -> Iterator[Any]:
-        index = 0
-        while index < len(self._read) or self._read_next():
-            yield self._read[index]
-            index += 1
-
-    def _read_next(self) -> bool:
-        handle = self._hub.item(self.number, len(self._read))
-        self._read += () if handle is None else (read(handle[1]),)
-        return handle is not None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether reading waits for nothing."""
-        return self._hub.is_finished(self.number)
-
-    def __len__(self) -> int:
-        return self._hub.wait_finished(self.number)
-
-    def __getitem__(self, index: int) -> Any:
-        return list(self)[index]
+from m2flow.runtime.items import Items
+from m2flow.runtime.placement import Plan, StageConfig
+from m2flow.runtime.slot import RNG
+from m2flow.runtime.wire import Server
+from m2flow.transport.arena import Arena
 
 
 @dataclass(frozen=True)
@@ -145,7 +57,7 @@ class Distributed:
         hosts: Hosts,
         *,
         pins: Mapping[str, StageConfig],
-        make_stream: Callable[..., Any],
+        make_stream: type,
         spans: Callable[[int, Any], None],
     ) -> None:
         self.roles: dict[str, Any] = {}
@@ -181,6 +93,16 @@ class Distributed:
             )
         self.roles[name] = role
 
+    def pin(self, role: str, stage: StageConfig) -> None:
+        """Set by hand where ``role`` runs.
+
+        Raises:
+            FlowError: the plan was made already.
+        """
+        if self.plan is not None:
+            raise FlowError(f"cannot pin '{role}': the first call has been issued and the plan is made; pin before it")
+        self._pins[role] = stage
+
     def start(self, context: Context) -> Plan:
         """Plan, start the slots and send the roles there; done by the first call.
 
@@ -192,14 +114,13 @@ class Distributed:
         self._context = context
         limits = {name: role.max_slots if defines(role, "max_slots") else 1 for name, role in self.roles.items()}
         found = self._hosts.discover()
-        self.plan = planning.make(found, limits, pins=self._pins)
-        print(self.plan)
+        self.plan = placement.make(found, limits, pins=self._pins)
         address = self._server.address
         self._slots = self._hosts.start(found, address, make_stream=self._make_stream, died=self._died)
         for number, slot in enumerate(self._slots):
             placed = [name for name, stage in self.plan.stages.items() if number in stage.slots]
-            # What shares a policy comes together. A role whose slots join their forces cuts its own up, and comes alone.
-            slot.host({RNG: Rng(), **{name: self.roles[name] for name in placed if not self._joins(name)}})
+            # What shares a policy comes together; a role whose slots work as one cuts its policy up, and comes alone.
+            slot.host({name: self.roles[name] for name in placed if not self._joins(name)})
             for name in filter(self._joins, placed):
                 slot.host({name: self.roles[name]})
         self._issue(RNG, "seed", mode="each")
@@ -321,7 +242,7 @@ class Distributed:
         if is_last:
             self._hub.drop(running.call.output)
 
-    def _more(self, ref: StreamRef, call: int, slot: int, *, num_items: int) -> StreamRef:
+    def _more(self, ref: StreamRef, *, call: int, slot: int, num_items: int) -> StreamRef:
         """Further items for a call that runs: drawn once, and the same for each slot that asks."""
         with self._drawing:
             self._asked[call, ref.number, slot] += 1
@@ -412,7 +333,9 @@ class Distributed:
         slots = self._slots_of(name)
         for part, state in parts.items():
             if part != "joint" and int(part) not in slots:
-                raise CheckpointError(f"the checkpoint has a state of '{name}' on slot {part}, the plan does not: pin it")
+                raise CheckpointError(
+                    f"the checkpoint has a state of '{name}' on slot {part}, the plan does not: pin it"
+                )
             mode, chosen = ("everywhere", slots) if part == "joint" else ("first", (int(part),))
             self._issue(name, "load_state", mode=mode, args=(_Item(state),), slots=chosen)
 

@@ -85,7 +85,8 @@ class Hub:
     def finish(self, stream: int) -> None:
         """One producer has put its last item."""
         with self._changed:
-            self._feeds[stream].unfinished -= 1
+            feed = self._feeds[stream]
+            feed.unfinished = max(feed.unfinished - 1, 0)
             self._changed.notify_all()
 
     def fail(self, stream: int, error: BaseException) -> None:
@@ -192,6 +193,6 @@ def _raise(feed: _Feed) -> None:
 def lost(slot: int, role: str) -> FlowError:
     """The error of everything that waits for a slot whose process has died."""
     return FlowError(
-        f"the process of slot {slot} died while '{role}' ran on it (out of memory, or killed from outside): see its log; "
+        f"the process of slot {slot} died while '{role}' ran on it (out of memory, or killed): see its log; "
         "go on from the newest checkpoint with --resume auto"
     )

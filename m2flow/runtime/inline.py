@@ -11,6 +11,7 @@ from typing import Any
 from m2flow.errors import CheckpointError, FlowError
 from m2flow.runtime.calls import gives_items
 from m2flow.runtime.context import Context
+from m2flow.runtime.placement import StageConfig
 
 
 class Inline:
@@ -27,6 +28,16 @@ class Inline:
         """
         require_both_halves(name, role)
         self.roles[name] = role
+
+    def pin(self, role: str, stage: StageConfig) -> None:
+        """Refused: there is one process only.
+
+        Raises:
+            FlowError: always.
+        """
+        raise FlowError(
+            f"cannot pin '{role}' to {stage.slots}: the runtime 'inline' has one process; use --runtime ray"
+        )
 
     def start(self, context: Context) -> None:
         """Nothing has to be started."""

@@ -14,10 +14,9 @@ from m2flow.errors import FlowError
 from m2flow.runtime import devices
 from m2flow.runtime.calls import Call
 from m2flow.runtime.devices import SlotConfig
+from m2flow.runtime.hosts import Host
 from m2flow.runtime.slot import Slot
 from m2flow.runtime.wire import Address
-
-
 
 
 class _Process:
@@ -92,15 +91,16 @@ class RayHosts:
         """The slots of all machines, this one's first."""
         here = ray.get_runtime_context().get_node_id()
         others = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here)
-        look = ray.remote(num_cpus=0)(devices.discover)
+        look: Any = ray.remote(num_cpus=0)(devices.discover)
         asked = [look.options(scheduling_strategy=_on(node)).remote(self._num_slots, node=node) for node in others]
         return [*devices.discover(self._num_slots, node=here), *(slot for found in ray.get(asked) for slot in found)]
 
     def start(
         self, slots: Sequence[SlotConfig], hub: Address, *, make_stream: Callable[..., Any], died: Callable[[int], None]
-    ) -> list[_Actor]:
+    ) -> list[Host]:
         """One actor for each slot, on its machine, with its cores and its GPU."""
-        process = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"stay": 1})(_Process)
+        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "concurrency_groups": {"stay": 1}}
+        process: Any = ray.remote(**options)(_Process)
         for number, slot in enumerate(slots):
             placed = process.options(scheduling_strategy=_on(slot.node), runtime_env={"env_vars": _environment(slot)})
             self._actors.append(placed.remote(number, hub, config=slot, path=_import_path(), make_stream=make_stream))

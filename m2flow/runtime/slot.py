@@ -9,20 +9,44 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from m2flow.checkpoint import rng
 from m2flow.errors import FlowError, M2flowError
 from m2flow.observe.spans import Spans
 from m2flow.runtime.calls import Call, ItemRef, RoleRef, StreamRef, gives_items
 from m2flow.runtime.context import Context
 from m2flow.runtime.inline import defines
 from m2flow.runtime.turns import Turns
-from m2flow.runtime.wire import Address, Caller, outcome
+from m2flow.runtime.wire import Address, Caller, Disconnected, outcome
 from m2flow.transport.arena import Arena, read
 
 MakeStream = Callable[..., Any]
 """The flow's ``Stream``: items, origin, refill."""
+
+
+RNG = "random numbers"
+"""The name of a role that every slot has: the state of its process's random numbers."""
+
+
+class Rng:
+    """The random numbers of a slot's process, as a role."""
+
+    context: Any = None
+
+    def seed(self) -> None:
+        """Begin with the run's seed, and the slot's number."""
+        rng.seed(self.context.seed + self.context.slot)
+
+    def state(self) -> dict[str, Any]:
+        """Of Python, numpy and torch."""
+        return rng.capture()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``."""
+        rng.restore(state)
 
 
 class Slot:
@@ -39,6 +63,7 @@ class Slot:
         self._turns = Turns(self._switch)
         self._spans = Spans()
         self._arena = Arena()
+        self.host({RNG: Rng()})
 
     def host(self, roles: Mapping[str, Any]) -> None:
         """Take over copies of roles. Those that came in one call may share parts, such as a policy."""
@@ -62,14 +87,18 @@ class Slot:
             self._arena.free(handle)
 
     def _serve(self, name: str) -> None:
-        backlog = self._backlogs[name]
-        while True:
-            with self._submitted:
-                self._submitted.wait_for(lambda: backlog)
-                call = backlog[0]
-            _, error = outcome(partial(self._run, call))
-            report = error and self._report(call, error)
-            self._hub("done", call.number, self.index, error=report, spans=self._spans.drain())
+        """The thread of a role; it ends with the run."""
+        with suppress(Disconnected):
+            while True:
+                self._serve_next(self._backlogs[name])
+
+    def _serve_next(self, backlog: deque[Call]) -> None:
+        with self._submitted:
+            self._submitted.wait_for(lambda: backlog)
+            call = backlog[0]
+        _, error = outcome(partial(self._run, call))
+        report = error and self._report(call, error)
+        self._hub("done", call.number, self.index, error=report, spans=self._spans.drain())
 
     def _run(self, call: Call) -> None:
         with self._turns.turn(call.number, call.role), self._spans.open(f"{call.role}.{call.method}"):
@@ -151,12 +180,17 @@ class Slot:
         if isinstance(value, StreamRef):
             if part is not None:
                 return self._make_stream(part, origin=value.origin)
-            refill = partial(self._more, call, value) if value.can_grow else None
+            refill = None
+            if value.can_grow:
+
+                def refill(num_items: int) -> Any:
+                    return self._more(call, value, num_items=num_items)
+
             return self._make_stream(_Items(partial(self._pull, call, value)), origin=value.origin, refill=refill)
         if isinstance(value, RoleRef):
             return self._role(call, value.name) if self.index in value.here else self._resolved(call, value.snapshot)
         if isinstance(value, ItemRef):
-            return next(self._pull(call, value.stream, 0))
+            return next(self._pull(call, value.stream, reading=0))
         return value
 
     def _role(self, call: Call, name: str) -> Any:
@@ -169,7 +203,7 @@ class Slot:
             self._submitted.wait_for(is_there)
         return self._roles[name]
 
-    def _pull(self, call: Call, ref: StreamRef, reading: int) -> Iterator[Any]:
+    def _pull(self, call: Call, ref: StreamRef, *, reading: int) -> Iterator[Any]:
         """All items, as they come. Each reading of a stream is a consumer of its own."""
         consumer = f"{call.number}@{self.index}#{reading}"
         while part := self._claim(call, ref, consumer=consumer):
@@ -184,10 +218,10 @@ class Slot:
         with self._turns.pause(call.number, call.role):
             return self._hub("claim", ref.number, consumer, **options)
 
-    def _more(self, call: Call, ref: StreamRef, num_items: int) -> Any:
+    def _more(self, call: Call, ref: StreamRef, *, num_items: int) -> Any:
         """Further items from the source of a stream, which the driver draws: the same ones for all slots that ask."""
         with self._turns.pause(call.number, call.role):
-            further = self._hub("more", ref, call.number, self.index, num_items=num_items)
+            further = self._hub("more", ref, call=call.number, slot=self.index, num_items=num_items)
         return self._resolved(call, further)
 
     def _switch(self, role: str) -> None:
@@ -202,13 +236,13 @@ class Slot:
 class _Items:
     """The items of a stream that is still being made, for ``for`` and ``len``; each reading begins at the first."""
 
-    def __init__(self, pull: Callable[[int], Iterator[Any]]) -> None:
+    def __init__(self, pull: Callable[..., Iterator[Any]]) -> None:
         self._pull = pull
         self._num_readings = 0
 
     def __iter__(self) -> Iterator[Any]:
         self._num_readings += 1
-        return self._pull(self._num_readings)
+        return self._pull(reading=self._num_readings)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -42,8 +42,12 @@ def outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     """What ``work`` returns, or what it raises: errors of one process become answers to another."""
     try:
         return work(), None
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         return None, error
+
+
+class Disconnected(FlowError):
+    """The run's own process does not answer any more."""
 
 
 class _Own(threading.local):
@@ -69,7 +73,7 @@ class Server:
             Listener(path, "AF_UNIX", backlog=_BACKLOG, authkey=key),
             Listener((host, 0), "AF_INET", backlog=_BACKLOG, authkey=key),
         ]
-        port = self._listeners[1].address[1]
+        port = int(self._listeners[1].address[1])
         self.address = Address(node_name(), path, host, port, key)
         self._closed = False
         for listener in self._listeners:
@@ -105,7 +109,7 @@ class Caller:
     """The other end: ``caller("claim", 3)`` asks the server. Each thread has a connection of its own.
 
     Raises:
-        FlowError: nothing answers there any more.
+        Disconnected: nothing answers there any more.
         Exception: what the method raised.
     """
 
@@ -119,7 +123,7 @@ class Caller:
             connection.send((method, args, kwargs))
             value, raised = connection.recv()
         except (EOFError, OSError) as error:
-            raise FlowError("the run's own process does not answer any more: it has ended") from error
+            raise Disconnected("the run's own process does not answer any more: it has ended") from error
         if raised is not None:
             raise raised
         return value

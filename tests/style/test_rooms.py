@@ -15,7 +15,7 @@ TIERS = (
     ("observe",),
     ("data",),
     ("algorithms", "policies", "rewards"),
-    ("trainers", "engines", "checkpoint"),
+    ("transport", "weights", "trainers", "engines", "checkpoint"),
     ("runtime",),
     ("flow",),
     ("cli",),

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan: what runs where, in which chunks. Names such as collocated or disaggregated are for people; no code uses them."""
+"""A plan: what runs where, and in which chunks.
+
+Names such as collocated or disaggregated are for people; no code branches on them.
+"""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -64,9 +69,35 @@ class Plan(Config):
         return "\n".join(lines)
 
 
-def make(
-    slots: Sequence[SlotConfig], max_slots: Mapping[str, int | None], *, pins: Mapping[str, StageConfig]
-) -> Plan:
+def pins(texts: Sequence[str]) -> dict[str, StageConfig]:
+    """What is set by hand, by role, from ``rollout=0,1`` and ``rollout.chunk=4``.
+
+    Raises:
+        ConfigError: lists everything that cannot be read so.
+    """
+    if wrong := problems(texts):
+        raise ConfigError("\n".join(wrong))
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        role, _, option = key.partition(".")
+        numbers = tuple(map(int, value.split(",")))
+        found.setdefault(role, {})[option or "slots"] = numbers[0] if option else numbers
+    return {role: StageConfig(**options) for role, options in found.items()}
+
+
+def problems(texts: Sequence[str]) -> list[str]:
+    """What cannot be read as a pin."""
+    names = "|".join(name for name in StageConfig.model_fields if name != "slots")
+    pattern = re.compile(rf"[^=.]+(=\d+(,\d+)*|\.({names})=\d+)")
+    return [
+        f"got '{text}' as a pin, expected role=slots or role.option=number, as in rollout=0,1 or rollout.chunk=4"
+        for text in texts
+        if not pattern.fullmatch(text)
+    ]
+
+
+def make(slots: Sequence[SlotConfig], max_slots: Mapping[str, int | None], *, pins: Mapping[str, StageConfig]) -> Plan:
     """Every role on all slots that it can use, but where ``pins`` say otherwise.
 
     Args:
