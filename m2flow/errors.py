@@ -39,3 +39,11 @@ class CheckpointError(M2flowError):
 
 class FlowError(M2flowError):
     """A flow that is used in a way it does not allow: a role, a stream or a run in the wrong state."""
+
+
+class TransportError(M2flowError):
+    """An item that cannot be moved: not picklable, too large, freed already, or its owner is gone."""
+
+
+class WeightsError(M2flowError):
+    """Weights that did not arrive as they were sent, or that would overwrite some still in use."""

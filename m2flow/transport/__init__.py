@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How items move between processes: shared memory on one node, TCP between nodes."""
