@@ -4,8 +4,8 @@
 python benchmarks/controller.py [--slots 1000] [--run]
 
 The slots of the first part are simulated: they take calls, and answer those of the driver at once. ``--run`` adds the
-second part: GRPO on the tiny model on two slots of this machine with Ray; the driver's processor time is set against the
-time of its iterations.
+second part: GRPO on the tiny model on two slots of this machine with Ray; the driver's processor time is set against
+the time of its iterations.
 """
 
 import argparse
@@ -13,11 +13,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from m2flow.flow.rollout import Rollout
-from m2flow.flow.run import Run, RunConfig, RuntimeConfig
+from m2flow.flow.run import CheckpointConfig, Run, RunConfig, RuntimeConfig
 from m2flow.flow.stream import Stream
+from m2flow.observe.recorder import ObserveConfig
 from m2flow.runtime.calls import Call, everywhere
 from m2flow.runtime.context import Context
 from m2flow.runtime.devices import SlotConfig
@@ -48,6 +50,8 @@ class SimulatedHosts:
 
     def __init__(self, number: int) -> None:
         self.slots = [Simulated() for _ in range(number)]
+
+    host = "127.0.0.1"
 
     def discover(self) -> list[SlotConfig]:
         """As many as asked for."""
@@ -111,10 +115,10 @@ def driver_share(iterations: int) -> float:
 
     config = RunConfig(
         iterations=iterations,
-        run_dir=tempfile.mkdtemp(),
+        run_dir=Path(tempfile.mkdtemp()),
         runtime=RuntimeConfig(kind="ray", slots=2),
-        observe={"quiet": True},
-        checkpoint={"every": 0},
+        observe=ObserveConfig(quiet=True),
+        checkpoint=CheckpointConfig(every=0),
     )
     policy, sampling = mf.Llm(mf.Llm.Config()), mf.SamplingConfig(max_new_tokens=8)
     walls, cpus = [], []

@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a role's method returns at once: a sequence of items that later calls consume."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 from m2flow.errors import FlowError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Items(Protocol[T_co]):
+    """A sequence, or what stands for one that is still being made: reading it waits."""
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
 
 
 class Stream(Generic[T]):
@@ -16,7 +27,7 @@ class Stream(Generic[T]):
     same calls. That is how dynamic sampling replaces groups without a second flow.
     """
 
-    def __init__(self, items: Sequence[T], *, origin: str, refill: "Callable[[int], Stream[T]] | None" = None) -> None:
+    def __init__(self, items: "Items[T]", *, origin: str, refill: "Callable[[int], Stream[T]] | None" = None) -> None:
         self.items = items
         """A sequence, or what stands for one that is still being made."""
         self._refill = refill

@@ -5,6 +5,7 @@ The driver, which is the process of the user's script, holds the hub and issues 
 unless the script reads it. What starts the slots' processes (Ray) is behind ``Hosts``.
 """
 
+import queue
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from m2flow.errors import CheckpointError, FlowError, M2flowError
+from m2flow.observe.spans import Span
 from m2flow.runtime import placement
 from m2flow.runtime.calls import Call, ItemRef, Mode, RoleRef, StreamRef, mode_of
 from m2flow.runtime.context import Context
@@ -22,7 +24,9 @@ from m2flow.runtime.items import Items
 from m2flow.runtime.placement import Plan, StageConfig
 from m2flow.runtime.slot import RNG
 from m2flow.runtime.wire import Server
-from m2flow.transport.arena import Arena
+from m2flow.transport import peers
+from m2flow.transport.arena import Arena, Key
+from m2flow.transport.reader import Reader
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,15 @@ class Distributed:
         """Made at the first call."""
         self._hosts, self._pins, self._make_stream, self._spans = hosts, dict(pins), make_stream, spans
         self._slots: list[Host] = []
-        self._arena = Arena()
         self._hub = Hub(self._release)
         methods = {"put": self._hub.put, "claim": self._hub.claim, "done": self._done, "more": self._more}
-        self._server = Server(methods)
+        self._server = Server(methods, host=hosts.host)
+        key = self._server.address.key
+        self._arena = Arena()
+        self._blocks = peers.Server(self._arena.borrow, host=hosts.host, authkey=key)
+        self._arena.address = self._blocks.address
+        self._returned: queue.SimpleQueue[Key] = queue.SimpleQueue()
+        self._reader = Reader(self._arena, on_release=self._returned.put, authkey=key)
         self._changed = threading.Condition()
         self._running: dict[int, _Running] = {}
         self._error: M2flowError | None = None
@@ -164,7 +173,7 @@ class Distributed:
         refs = [self._ref(value, slots, given=given, is_shared=is_shared) for value in args]
         named = {k: self._ref(v, slots, given=given, is_shared=is_shared) for k, v in (kwargs or {}).items()}
         bound = self.plan.stages[name].bound if self.plan and name in self.plan.stages else 0
-        items = Items(self._hub, self._hub.open(producers=len(slots), bound=bound))
+        items = self._items(self._hub.open(producers=len(slots), bound=bound))
         assert self._context is not None
         with self._changed:
             self._num_calls += 1
@@ -201,7 +210,7 @@ class Distributed:
     def _stream_ref(self, stream: Any, given: list[Any]) -> StreamRef:
         if not isinstance(stream.items, Items):
             handles = [(DRIVER, self._arena.write(item)) for item in stream.items]
-            filled = Items(self._hub, self._hub.filled(handles))
+            filled = self._items(self._hub.filled(handles))
             stream = self._make_stream(filled, origin=stream.origin, refill=stream.more if stream.can_grow else None)
         given.append(stream)
         stage = self.plan.stages.get(stream.origin.partition(".")[0]) if self.plan else None
@@ -225,9 +234,20 @@ class Distributed:
         ref = self._stream_ref(self._make_stream(items, origin=f"{name}.snapshot"), given)
         return RoleRef(name=name, here=here, snapshot=ItemRef(stream=ref))
 
-    def _done(self, number: int, slot: int, *, error: M2flowError | None, spans: Any) -> None:
+    def _items(self, number: int) -> Items:
+        return Items(self._hub, number, read=self._read)
+
+    def _read(self, handle: Handle) -> Any:
+        item = self._reader.read(handle[1])
+        self._hub.returned([self._returned.get() for _ in range(self._returned.qsize())])
+        return item
+
+    def _done(
+        self, number: int, slot: int, *, error: M2flowError | None, spans: Sequence[Span], returned: Sequence[Key]
+    ) -> None:
         """A slot has ended a call."""
         self._spans(slot, spans)
+        self._hub.returned(returned)
         with self._changed:
             running = self._running[number]
             self._error = self._error or error
@@ -259,7 +279,7 @@ class Distributed:
             return
         with self._changed:
             failed = [running.call for running in self._running.values() if slot in running.left]
-            self._error = self._error or lost(slot, failed[0].role if failed else "nothing")
+            self._error = self._error or lost(slot, [f"{call.role}.{call.method}" for call in failed])
             self._changed.notify_all()
         for call in failed:
             self._hub.fail(call.output, self._error)
@@ -269,12 +289,12 @@ class Distributed:
         if self._closed:
             return
         owners: dict[int, list[Handle]] = defaultdict(list)
-        for owner, handle in handles:
-            owners[owner].append(handle)
+        for handle in handles:
+            owners[handle[0]].append(handle)
         for handle in owners.pop(DRIVER, ()):
-            self._arena.free(handle)
+            self._arena.free(handle[1].key)
         for owner, own in owners.items():
-            self._slots[owner].free(own)
+            self._slots[owner].free([handle for _, handle in own])
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -344,3 +364,6 @@ class Distributed:
         self._closed = True
         self._hosts.close()
         self._server.close()
+        self._blocks.close()
+        self._reader.close()
+        self._arena.close()

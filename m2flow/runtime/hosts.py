@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from m2flow.runtime.calls import Call
 from m2flow.runtime.devices import SlotConfig
-from m2flow.runtime.hub import Handle
 from m2flow.runtime.wire import Address
 
 
@@ -21,13 +20,18 @@ class Host(Protocol):
         """See ``Slot.submit``."""
         ...
 
-    def free(self, handles: Sequence[Handle]) -> None:
+    def free(self, handles: Sequence[Any]) -> None:
         """See ``Slot.free``."""
         ...
 
 
 class Hosts(Protocol):
     """What finds devices and starts the slots' processes on them."""
+
+    @property
+    def host(self) -> str:
+        """The driver's address, as the slots' machines reach it."""
+        ...
 
     def discover(self) -> list[SlotConfig]:
         """The slots there are."""

@@ -7,15 +7,16 @@ slowest. A stream with a bound makes its producers wait while that many items ar
 """
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from m2flow.errors import FlowError
+from m2flow.transport.arena import Key
 
 Handle = tuple[int, Any]
-"""The slot that wrote an item (-1: the driver), and where it is."""
+"""The slot that wrote an item (-1: the driver), and the arena's handle of it, which has a ``key``."""
 DRIVER = -1
 
 
@@ -50,6 +51,10 @@ class Hub:
         self._feeds: dict[int, _Feed] = {}
         self._release = release
         self._num_streams = 0
+        self._leases: Counter[Key] = Counter()
+        """How many readers still use an item's memory."""
+        self._doomed: dict[Key, Handle] = {}
+        """Items that nobody can read any more, and some still use."""
         self.claims: dict[str, int] = defaultdict(int)
         """Items that each consumer's slots have taken, by ``consumer@slot``."""
 
@@ -125,6 +130,7 @@ class Hub:
             left = len(feed.handles) - begin
             fair = left if shares == 1 else max(1, left // (2 * shares))
             taken = feed.handles[begin : begin + min(num_items, fair)]
+            self._leases.update(handle.key for _, handle in taken)
             feed.cursors[consumer] = begin + len(taken)
             if slot is not None:
                 self.claims[f"{consumer}@{slot}"] += len(taken)
@@ -144,7 +150,20 @@ class Hub:
             if feed.holders:
                 return
             del self._feeds[stream]
-        self._release(feed.handles)
+            used = {handle.key: (owner, handle) for owner, handle in feed.handles if self._leases[handle.key]}
+            self._doomed.update(used)
+        self._release([(owner, handle) for owner, handle in feed.handles if handle.key not in used])
+
+    def returned(self, keys: Iterable[Key]) -> None:
+        """Readers use the memory of these items no longer."""
+        free = []
+        with self._changed:
+            for key in keys:
+                self._leases[key] -= 1
+                if not self._leases[key]:
+                    del self._leases[key]
+                    free += [self._doomed.pop(key)] if key in self._doomed else []
+        self._release(free)
 
     def wait_finished(self, stream: int) -> int:
         """Wait for the last producer; the number of items.
@@ -177,7 +196,10 @@ class Hub:
             self._changed.notify_all()
             self._changed.wait_for(lambda: len(feed.handles) > index or not feed.unfinished)
             _raise(feed)
-            return feed.handles[index] if index < len(feed.handles) else None
+            if index >= len(feed.handles):
+                return None
+            self._leases[feed.handles[index][1].key] += 1
+            return feed.handles[index]
 
     def open_streams(self) -> int:
         """How many streams hold items."""
@@ -190,9 +212,9 @@ def _raise(feed: _Feed) -> None:
         raise feed.error
 
 
-def lost(slot: int, role: str) -> FlowError:
+def lost(slot: int, calls: Sequence[str]) -> FlowError:
     """The error of everything that waits for a slot whose process has died."""
     return FlowError(
-        f"the process of slot {slot} died while '{role}' ran on it (out of memory, or killed): see its log; "
-        "go on from the newest checkpoint with --resume auto"
+        f"the process of slot {slot} died (out of memory, or killed) with {', '.join(calls) or 'no call'} on it: see its "
+        "log; go on from the newest checkpoint with --resume auto"
     )

@@ -2,18 +2,17 @@
 """The items of a stream whose payload is elsewhere, as the driver reads them."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from m2flow.runtime.hub import Hub
-from m2flow.transport.arena import read
 
 
 class Items:
     """Waited for one by one, and kept once read."""
 
-    def __init__(self, hub: Hub, number: int) -> None:
-        self._hub = hub
+    def __init__(self, hub: Hub, number: int, *, read: Callable[[Any], Any]) -> None:
+        self._hub, self._read_one = hub, read
         self.number = number
         """The hub's."""
         self._read: list[Any] = []
@@ -27,7 +26,7 @@ class Items:
 
     def _read_next(self) -> bool:
         handle = self._hub.item(self.number, len(self._read))
-        self._read += () if handle is None else (read(handle[1]),)
+        self._read += () if handle is None else (self._read_one(handle),)
         return handle is not None
 
     @property

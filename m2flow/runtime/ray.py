@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slots as Ray actors, on this machine or on all machines of a cluster."""
 
+import logging
 import os
 import sys
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
+from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from m2flow.errors import FlowError
@@ -29,7 +31,7 @@ class _Process:
         os.sched_setaffinity(0, config.cores)
         torch.set_num_threads(len(config.cores))
         self._index = index
-        self._slot = Slot(index, hub, make_stream=make_stream)
+        self._slot = Slot(index, hub, make_stream=make_stream, host=get_node_ip_address())
 
     def __repr__(self) -> str:
         """Ray writes it before every line that the process prints."""
@@ -83,9 +85,14 @@ class RayHosts:
         # Work on a core is limited by each slot's affinity, not by what Ray counts.
         local: dict[str, Any] = {"num_cpus": 1, "include_dashboard": False} if address is None else {"address": address}
         try:
-            ray.init(**local, log_to_driver=True, logging_level="warning", configure_logging=True)
+            ray.init(**local, log_to_driver=True, logging_level=logging.WARNING)
         except ConnectionError as error:
             raise FlowError(f"no Ray cluster answers at {address}: {ADDRESS_HELP}") from error
+
+    @property
+    def host(self) -> str:
+        """This machine's address in the cluster."""
+        return get_node_ip_address()
 
     def discover(self) -> list[SlotConfig]:
         """The slots of all machines, this one's first."""

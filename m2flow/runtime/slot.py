@@ -5,6 +5,7 @@ Calls of one role run in the order in which they were issued, each role on a thr
 use the slot at a time. It knows nothing of Ray: anything that starts a process and calls ``submit`` will do.
 """
 
+import queue
 import threading
 import traceback
 from collections import deque
@@ -21,7 +22,9 @@ from m2flow.runtime.context import Context
 from m2flow.runtime.inline import defines
 from m2flow.runtime.turns import Turns
 from m2flow.runtime.wire import Address, Caller, Disconnected, outcome
-from m2flow.transport.arena import Arena, read
+from m2flow.transport import peers
+from m2flow.transport.arena import Arena, Key
+from m2flow.transport.reader import Reader
 
 MakeStream = Callable[..., Any]
 """The flow's ``Stream``: items, origin, refill."""
@@ -52,7 +55,7 @@ class Rng:
 class Slot:
     """Hosts roles. ``index`` is the slot's number in the plan."""
 
-    def __init__(self, index: int, hub: Address, *, make_stream: MakeStream) -> None:
+    def __init__(self, index: int, hub: Address, *, make_stream: MakeStream, host: str = "127.0.0.1") -> None:
         self.index = index
         self._hub = Caller(hub)
         self._make_stream = make_stream
@@ -63,6 +66,10 @@ class Slot:
         self._turns = Turns(self._switch)
         self._spans = Spans()
         self._arena = Arena()
+        self._server = peers.Server(self._arena.borrow, host=host, authkey=hub.key)
+        self._arena.address = self._server.address
+        self._returned: queue.SimpleQueue[Key] = queue.SimpleQueue()
+        self._reader = Reader(self._arena, on_release=self._returned.put, authkey=hub.key)
         self.host({RNG: Rng()})
 
     def host(self, roles: Mapping[str, Any]) -> None:
@@ -84,7 +91,7 @@ class Slot:
     def free(self, handles: Sequence[Any]) -> None:
         """Nobody reads these items any more."""
         for handle in handles:
-            self._arena.free(handle)
+            self._arena.free(handle.key)
 
     def _serve(self, name: str) -> None:
         """The thread of a role; it ends with the run."""
@@ -98,7 +105,10 @@ class Slot:
             call = backlog[0]
         _, error = outcome(partial(self._run, call))
         report = error and self._report(call, error)
-        self._hub("done", call.number, self.index, error=report, spans=self._spans.drain())
+        # Nothing of the call is alive any more, but what its results keep.
+        del error
+        returned = [self._returned.get() for _ in range(self._returned.qsize())]
+        self._hub("done", call.number, self.index, error=report, spans=self._spans.drain(), returned=returned)
 
     def _run(self, call: Call) -> None:
         with self._turns.turn(call.number, call.role), self._spans.open(f"{call.role}.{call.method}"):
@@ -142,7 +152,7 @@ class Slot:
                 "the items of one can be shared among slots; pin the role to one slot, or mark the method `everywhere`"
             )
         while part := self._claim(call, streams[0], consumer=str(call.number)):
-            items = [read(handle) for _, handle in part]
+            items = [self._reader.read(handle) for _, handle in part]
             self._put_all(call, self._results(call, partial(self._resolved, call, part=items)))
 
     def _results(self, call: Call, resolved: Callable[[Any], Any]) -> Iterator[Any]:
@@ -180,13 +190,12 @@ class Slot:
         if isinstance(value, StreamRef):
             if part is not None:
                 return self._make_stream(part, origin=value.origin)
-            refill = None
-            if value.can_grow:
 
-                def refill(num_items: int) -> Any:
-                    return self._more(call, value, num_items=num_items)
+            def refill(num_items: int) -> Any:
+                return self._more(call, value, num_items=num_items)
 
-            return self._make_stream(_Items(partial(self._pull, call, value)), origin=value.origin, refill=refill)
+            grows = refill if value.can_grow else None
+            return self._make_stream(_Items(partial(self._pull, call, value)), origin=value.origin, refill=grows)
         if isinstance(value, RoleRef):
             return self._role(call, value.name) if self.index in value.here else self._resolved(call, value.snapshot)
         if isinstance(value, ItemRef):
@@ -207,7 +216,7 @@ class Slot:
         """All items, as they come. Each reading of a stream is a consumer of its own."""
         consumer = f"{call.number}@{self.index}#{reading}"
         while part := self._claim(call, ref, consumer=consumer):
-            yield from (read(handle) for _, handle in part)
+            yield from (self._reader.read(handle) for _, handle in part)
 
     def _claim(self, call: Call, ref: StreamRef, *, consumer: str) -> list[Any]:
         shares = len(call.slots) if call.mode == "share" else 1

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from m2flow.errors import FlowError
+from m2flow.transport.segment import node_id
 
 _BACKLOG = 1024
 
@@ -25,17 +25,11 @@ class Address(NamedTuple):
     """Where a server listens: a Unix socket on its own machine, TCP from others."""
 
     node: str
-    """Name of the machine (``node_name``), to tell whether the socket can be used."""
+    """Where the socket can be reached (``node_id``)."""
     socket: str
     host: str
     port: int
     key: bytes
-
-
-def node_name() -> str:
-    """The same in all processes of one machine, and in no other machine's: its boot, and its network namespace."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot}/{os.readlink('/proc/self/ns/net')}/{os.readlink('/proc/self/ns/ipc')}"
 
 
 def outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -74,7 +68,7 @@ class Server:
             Listener((host, 0), "AF_INET", backlog=_BACKLOG, authkey=key),
         ]
         port = int(self._listeners[1].address[1])
-        self.address = Address(node_name(), path, host, port, key)
+        self.address = Address(node_id(), path, host, port, key)
         self._closed = False
         for listener in self._listeners:
             threading.Thread(target=self._accept, args=(listener,), daemon=True, name="m2flow-accept").start()
@@ -130,6 +124,6 @@ class Caller:
 
     def _connect(self) -> Connection:
         a = self.address
-        where = (a.socket, "AF_UNIX") if a.node == node_name() else ((a.host, a.port), "AF_INET")
+        where = (a.socket, "AF_UNIX") if a.node == node_id() else ((a.host, a.port), "AF_INET")
         self._own.connection = Client(*where, authkey=a.key)
         return self._own.connection

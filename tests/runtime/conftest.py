@@ -27,6 +27,8 @@ class Threads:
         self.submitted: list[Call] = []
         self.died: Callable[[int], None] = lambda slot: None
 
+    host = "127.0.0.1"
+
     def discover(self) -> list[SlotConfig]:
         return [SlotConfig(kind="cpu", cores=(i,), memory_bytes=1) for i in range(self.num_slots)]
 

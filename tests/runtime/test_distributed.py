@@ -204,7 +204,7 @@ def test_a_slot_that_dies_fails_what_waits_for_it(flow: Any):
     stream = iter(f("stuck", "stay"))
     assert next(stream) == 1
     f.hosts.died(1)
-    with pytest.raises(FlowError, match="slot 1 died while 'stuck' ran on it"):
+    with pytest.raises(FlowError, match=r"slot 1 died .* with .*stuck\.stay on it"):
         next(stream)
 
 

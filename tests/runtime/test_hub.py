@@ -3,6 +3,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -10,16 +11,26 @@ from m2flow.errors import FlowError
 from m2flow.runtime.hub import Hub
 
 
+class At(NamedTuple):
+    """A handle."""
+
+    key: Any
+
+
+def at(*keys: Any) -> list[tuple[int, At]]:
+    return [(0, At(key)) for key in keys]
+
+
 def filled(hub: Hub, number: int) -> int:
-    return hub.filled([(0, i) for i in range(number)])
+    return hub.filled(at(*range(number)))
 
 
 def test_two_consumers_each_get_every_item_and_the_slots_of_one_share_them():
     hub = Hub()
     stream = filled(hub, 6)
-    assert hub.claim(stream, "score", num_items=4) == [(0, i) for i in range(4)]
-    assert hub.claim(stream, "learn", num_items=9) == [(0, i) for i in range(6)]
-    assert hub.claim(stream, "score", num_items=4) == [(0, 4), (0, 5)]
+    assert hub.claim(stream, "score", num_items=4) == at(*range(4))
+    assert hub.claim(stream, "learn", num_items=9) == at(*range(6))
+    assert hub.claim(stream, "score", num_items=4) == at(4, 5)
     assert hub.claim(stream, "score", num_items=4) == []
 
 
@@ -39,8 +50,8 @@ def test_a_claim_waits_for_an_item_and_the_end_of_a_stream_is_no_item():
     assert hub.claim(stream, "c", num_items=1, wait=False) is None
     with ThreadPoolExecutor() as pool:
         claimed = pool.submit(hub.claim, stream, "c", num_items=1)
-        hub.put(stream, [(0, "a")])
-        assert claimed.result(5) == [(0, "a")]
+        hub.put(stream, at("a"))
+        assert claimed.result(5) == at("a")
         ended = pool.submit(hub.claim, stream, "c", num_items=1)
         hub.finish(stream)
         assert not ended.done()
@@ -51,13 +62,13 @@ def test_a_claim_waits_for_an_item_and_the_end_of_a_stream_is_no_item():
 def test_a_full_stream_makes_its_producer_wait_for_a_claim():
     hub = Hub()
     stream = hub.open(producers=1, bound=2)
-    hub.put(stream, [(0, 0), (0, 1)])
-    assert not hub.put(stream, [(0, 2)], wait=False)
+    hub.put(stream, at(0, 1))
+    assert not hub.put(stream, at(2), wait=False)
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(hub.put, stream, [(0, 2)])
+        waiting = pool.submit(hub.put, stream, at(2))
         hub.claim(stream, "c", num_items=1)
         assert waiting.result(5)
-    assert hub.claim(stream, "c", num_items=9) == [(0, 1), (0, 2)]
+    assert hub.claim(stream, "c", num_items=9) == at(1, 2)
 
 
 def test_a_failed_stream_raises_in_all_that_wait_for_it_and_the_first_error_stays():
@@ -71,7 +82,7 @@ def test_a_failed_stream_raises_in_all_that_wait_for_it_and_the_first_error_stay
             with pytest.raises(FlowError, match="first"):
                 one.result(5)
     with pytest.raises(FlowError, match="first"):
-        hub.put(stream, [(0, 1)])
+        hub.put(stream, at(1))
 
 
 def test_items_are_released_when_nobody_can_read_them_any_more():
@@ -82,8 +93,19 @@ def test_items_are_released_when_nobody_can_read_them_any_more():
     hub.drop(stream)
     assert released == []
     hub.drop(stream)
-    assert released == [(0, 0), (0, 1)]
+    assert released == at(0, 1)
     assert hub.open_streams() == 0
+
+
+def test_an_item_that_a_reader_still_uses_is_released_when_it_has_given_it_back():
+    released = []
+    hub = Hub(released.extend)
+    stream = filled(hub, 2)
+    hub.claim(stream, "c", num_items=1)
+    hub.drop(stream)
+    assert released == at(1)
+    hub.returned([0])  # pyright: ignore[reportArgumentType]
+    assert released == at(1, 0)
 
 
 def test_many_threads_claim_every_item_once():
@@ -92,7 +114,7 @@ def test_many_threads_claim_every_item_once():
 
     def produce(first: int) -> None:
         for i in range(first, first + 50):
-            hub.put(stream, [(0, i)])
+            hub.put(stream, at(i))
         hub.finish(stream)
 
     def consume() -> None:
@@ -104,4 +126,4 @@ def test_many_threads_claim_every_item_once():
         work = [pool.submit(produce, 50 * i) for i in range(4)] + [pool.submit(consume) for _ in range(3)]
         for one in work:
             one.result(20)
-    assert sorted(found) == [(0, i) for i in range(200)]
+    assert sorted(found) == at(*range(200))

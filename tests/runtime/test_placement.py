@@ -34,7 +34,7 @@ def test_pins_are_read_from_short_texts():
 
 @pytest.mark.parametrize("text", ["rollout", "rollout=", "rollout=a", "rollout.chunk=1,2", "rollout.size=1", "=1"])
 def test_a_pin_that_cannot_be_read_is_shown_with_what_was_expected(text: str):
-    with pytest.raises(ConfigError, match="expected role=slots or role.option=number"):
+    with pytest.raises(ConfigError, match=r"expected role=slots or role\.option=number"):
         pins([text])
 
 
