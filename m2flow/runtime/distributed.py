@@ -28,6 +28,9 @@ from m2flow.transport import peers
 from m2flow.transport.arena import Arena, Key
 from m2flow.transport.reader import Reader
 
+LINKS = "links"
+"""Where a state says which roles were given to others."""
+
 
 @dataclass(frozen=True)
 class _Item:
@@ -78,10 +81,14 @@ class Distributed:
         self._arena.address = self._blocks.address
         self._returned: queue.SimpleQueue[Key] = queue.SimpleQueue()
         self._reader = Reader(self._arena, on_release=self._returned.put, authkey=key)
+        self._issuing = threading.RLock()
+        """Held while a call gets its number and goes to its slots, so that all slots see calls in one order."""
         self._changed = threading.Condition()
         self._running: dict[int, _Running] = {}
         self._error: M2flowError | None = None
         self._num_calls = 0
+        self._links: dict[tuple[str, str], str] = {}
+        """Roles that were given to a method of another, such as a learner to a rollout's ``load_weights``."""
         self._closed = False
         self._context: Context | None = None
         self._asked: Counter[tuple[int, int, int]] = Counter()
@@ -154,6 +161,9 @@ class Distributed:
         self.start(context)
         self._raise()
         self._context = context
+        given = [other for other, role in self.roles.items() for value in args if role is value]
+        if given and len(args) == 1 and not kwargs:
+            self._links[name, method] = given[0]
         return self._issue(name, method, mode=mode_of(self.roles[name], method), args=args, kwargs=kwargs)
 
     def _issue(
@@ -166,12 +176,25 @@ class Distributed:
         kwargs: Mapping[str, Any] | None = None,
         slots: tuple[int, ...] = (),
     ) -> Items:
+        with self._issuing:
+            return self._issue_next(name, method, mode=mode, args=args, kwargs=kwargs or {}, slots=slots)
+
+    def _issue_next(
+        self,
+        name: str,
+        method: str,
+        *,
+        mode: Mode,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        slots: tuple[int, ...],
+    ) -> Items:
         slots = slots or self._slots_of(name)
         slots = slots[:1] if mode == "first" else slots
         given: list[Any] = []
         is_shared = mode == "share" and len(slots) > 1
         refs = [self._ref(value, slots, given=given, is_shared=is_shared) for value in args]
-        named = {k: self._ref(v, slots, given=given, is_shared=is_shared) for k, v in (kwargs or {}).items()}
+        named = {k: self._ref(v, slots, given=given, is_shared=is_shared) for k, v in kwargs.items()}
         bound = self.plan.stages[name].bound if self.plan and name in self.plan.stages else 0
         items = self._items(self._hub.open(producers=len(slots), bound=bound))
         assert self._context is not None
@@ -325,8 +348,12 @@ class Distributed:
     def state(self) -> dict[str, Any]:
         """The state of every role, and of the slots' random numbers: of a role whose slots work as one the joint state,
         else by slot."""
-        found = {RNG: self._state_of(RNG)} if self.plan else {}
-        return {**found, **{name: self._state_of(name) for name in self._having("state")}}
+        links = [[*method, other] for method, other in self._links.items()]
+        return {
+            LINKS: links,
+            RNG: self._state_of(RNG),
+            **{name: self._state_of(name) for name in self._having("state")},
+        }
 
     def _state_of(self, name: str) -> dict[str, Any]:
         if name != RNG and mode_of(self.roles[name], "state") == "everywhere":
@@ -339,14 +366,17 @@ class Distributed:
         Raises:
             CheckpointError: the roles with state, or their slots, are not those that were saved.
         """
-        own = {RNG, *self._having("state")}
+        own = {LINKS, RNG, *self._having("state")}
         if own != state.keys():
             raise CheckpointError(
                 f"the checkpoint holds the roles {sorted(state)}, this flow has {sorted(own)}: "
                 "resume with the script that began the run"
             )
-        for name, parts in state.items():
-            self._load_state_of(name, parts)
+        for name in own - {LINKS}:
+            self._load_state_of(name, state[name])
+        for name, method, other in state[LINKS]:
+            # What one role had of another is no part of its state: it is given it again.
+            self._issue(name, method, mode=mode_of(self.roles[name], method), args=(self.roles[other],))
         self.wait()
 
     def _load_state_of(self, name: str, parts: Mapping[str, Any]) -> None:

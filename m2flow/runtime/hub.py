@@ -215,6 +215,6 @@ def _raise(feed: _Feed) -> None:
 def lost(slot: int, calls: Sequence[str]) -> FlowError:
     """The error of everything that waits for a slot whose process has died."""
     return FlowError(
-        f"the process of slot {slot} died (out of memory, or killed) with {', '.join(calls) or 'no call'} on it: see its "
+        f"the process of slot {slot} died (no memory, or killed) with {', '.join(calls) or 'no call'} on it: see its "
         "log; go on from the newest checkpoint with --resume auto"
     )

@@ -186,7 +186,7 @@ class Peers:
         except (OSError, EOFError, AuthenticationError) as error:
             raise TransportError(
                 f"item {block.key[1]} of {block.key[0]} cannot be fetched from {block.address} "
-                f"({type(error).__name__}: {error}): the process there has ended or has another authkey"
+                f"({type(error).__name__}: {error}): its process has ended, cannot be reached or has another authkey"
             ) from error
         else:
             with self._lock:
