@@ -11,6 +11,13 @@ import torch
 from m2flow.errors import CheckpointError
 
 
+def seed(number: int) -> None:
+    """Begin anew, every generator at ``number``."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
+
+
 def capture() -> dict[str, Any]:
     """Their states, in a form that a checkpoint holds."""
     # Asking an unused CUDA for its state would make a context, and take memory, on every device.

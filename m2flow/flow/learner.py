@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The role that learns: scored groups in, optimizer steps on the policy's weights, metrics out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from m2flow.engines.base import SamplingConfig
 from m2flow.errors import CheckpointError, LearnerError
 from m2flow.flow.selection import Selection, in_order, select
 from m2flow.registry import AlgorithmConfig, TrainerConfig, build
+from m2flow.runtime.calls import everywhere
 from m2flow.trainers.base import Settings, Trainer
 from m2flow.trainers.packing.critic import Critic
 from m2flow.trainers.packing.texts import Models, Texts, batch_of
@@ -26,6 +28,25 @@ class _Parts(Config):
     """What the update computes."""
     trainer: TrainerConfig
     """How the weights are updated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyWeights:
+    """A policy as others see it who are not in its process: its version and its trained tensors."""
+
+    version: int
+    tensors: Mapping[str, torch.Tensor]
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """The tensors by name, as ``Llm.state``."""
+        return self.tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerWeights:
+    """A learner as others see it: what ``Rollout.load_weights`` reads."""
+
+    policy: PolicyWeights
 
 
 class Learner:
@@ -72,6 +93,7 @@ class Learner:
         self.trainer.start(parts if critic is None else {**parts, "critic": critic.trainable()})
         return models
 
+    @everywhere
     def update(self, groups: Iterable[Group]) -> dict[str, float]:
         """All optimizer steps that the trainer makes of ``groups``; returns metrics.
 
@@ -124,6 +146,12 @@ class Learner:
                 "rollout's sampling"
             )
 
+    @everywhere
+    def snapshot(self) -> LearnerWeights:
+        """What goes to a rollout on another slot."""
+        return LearnerWeights(policy=PolicyWeights(version=self.policy.version, tensors=self.policy.state()))
+
+    @everywhere
     def state(self) -> dict[str, Any]:
         """Weights, version, optimizer, schedule and critic: what a resumed run needs to go on bit for bit.
 
@@ -137,6 +165,7 @@ class Learner:
             "critic": {} if critic is None else self.trainer.saved(critic.state()),
         }
 
+    @everywhere
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from ``state``.
 

@@ -39,6 +39,9 @@ class Reward:
         ConfigError: an unknown id or option of a plug-in.
     """
 
+    max_slots: int | None = None
+    """Any number of slots can share the groups."""
+
     def __init__(
         self,
         *functions: Given,

@@ -8,6 +8,7 @@ from m2flow.config import Config
 from m2flow.data.samples import Group, Prompt
 from m2flow.engines.base import Engine, SamplingConfig
 from m2flow.registry import EngineConfig, build
+from m2flow.runtime.calls import everywhere
 
 
 class _Parts(Config):
@@ -33,6 +34,8 @@ class Rollout:
     """
 
     context: Any = None
+    max_slots: int | None = None
+    """Any number of slots can share the prompts."""
 
     def __init__(self, policy: Any, *, engine: Any = "hf", sampling: Any = None, seed: int | None = None) -> None:
         parts: Any = _Parts.from_dict({"engine": engine, "sampling": sampling or {}})
@@ -65,6 +68,7 @@ class Rollout:
             return self.seed
         return 0 if self.context is None else self.context.seed
 
+    @everywhere
     def load_weights(self, learner: Any) -> None:
         """Take over the learner's weights; later samples carry its version.
 

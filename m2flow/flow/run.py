@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run: roles, iterations, and everything that is done for them between two iterations."""
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from m2flow.checkpoint import rng
@@ -23,8 +22,12 @@ from m2flow.flow.signals import Signals, Stopped
 from m2flow.flow.stream import Stream
 from m2flow.observe.recorder import ObserveConfig, Recorder
 from m2flow.registry import TrainerConfig
+from m2flow.runtime import placement
 from m2flow.runtime.context import Context
 from m2flow.runtime.inline import Inline
+
+if TYPE_CHECKING:
+    from m2flow.runtime.distributed import Distributed
 
 R = TypeVar("R")
 T = TypeVar("T", covariant=True)
@@ -39,6 +42,32 @@ class CheckpointConfig(Config):
     """How many of the newest checkpoints stay on disk."""
 
 
+class RuntimeConfig(Config):
+    """What runs the roles, and where."""
+
+    headline = "kind"
+
+    kind: Literal["inline", "ray"] = "inline"
+    """inline: this process. ray: slots, on this machine or a cluster."""
+    slots: int | None = Field(default=None, ge=1)
+    """ray: slots on each machine; left out, one for each GPU, or one of all cores."""
+    address: str | None = None
+    """ray: of a running cluster (``auto``, or host:port); left out, this machine alone."""
+    pin: tuple[str, ...] = ()
+    """ray: what is set by hand of where roles run, as role=slots or role.option=value: rollout=0,1 rollout.chunk=4."""
+
+    def problems(self) -> list[str]:
+        """Options of the other kind, and a missing package."""
+        given = [name for name in ("slots", "address", "pin") if getattr(self, name)]
+        if self.kind == "inline" and given:
+            return [f"'{given[0]}' is an option of the runtime 'ray': choose it, or leave the option out"]
+        if wrong := placement.problems(self.pin):
+            return wrong
+        if self.kind == "ray" and importlib.util.find_spec("ray") is None:
+            return ["the runtime 'ray' needs the package 'ray': pip install 'm2flow[ray]'"]
+        return []
+
+
 class RunConfig(Config):
     """Settings that every run has; a script's Config adds its own."""
 
@@ -50,6 +79,8 @@ class RunConfig(Config):
     """Folder of the run; left out, runs/<script>-<number>."""
     resume: Literal["never", "auto"] = "never"
     """auto: go on from the newest checkpoint of the run's folder, where there is one."""
+    runtime: RuntimeConfig = RuntimeConfig()
+    """What runs the roles, and where."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """When the run's state is saved."""
     observe: ObserveConfig = ObserveConfig()
@@ -103,10 +134,13 @@ class Run:
         self.folder = RunFolder(locate(config))
         self.iteration = 0
         """Number of the current iteration, from 0."""
-        self._runtime = Inline()
+        self._runtime: Inline | Distributed = Inline()
         self._signals = Signals(self.path, quiet=config.observe.quiet)
         self._metrics: dict[str, float] = {}
-        self._scored: Sequence[Group] = ()
+        self._pending: list[tuple[Stream[Mapping[str, float]], str]] = []
+        """What was logged before it was there."""
+        self._made: list[Iterable[Any]] = []
+        """What the calls of this iteration returned."""
         self._recorder: Recorder | None = None
         self._store: Store | None = None
 
@@ -137,16 +171,16 @@ class Run:
         self._recorder = Recorder(
             self.path, config=self.config.observe, total_iterations=self.config.iterations, title=self.path.name
         )
-        random.seed(self.config.seed)
-        np.random.seed(self.config.seed % 2**32)
-        torch.manual_seed(self.config.seed)
+        rng.seed(self.config.seed)
+        if self.config.runtime.kind == "ray":
+            self._runtime = _distributed(self.config.runtime, self._recorder)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         store, recorder = self._opened()
         failed: list[BaseException] = [] if error is None else [error]
-        for close in (self._signals.close, store.wait, recorder.close, self.folder.close):
+        for close in (self._signals.close, self._runtime.close, store.wait, recorder.close, self.folder.close):
             try:
                 close()
             except M2flowError as another:
@@ -179,18 +213,29 @@ class Run:
         self._runtime.add(name, target)
         return cast(R, Role(name, target, call=self._call))
 
-    def _call(self, name: str, method: str, *, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def pin(self, role: str, **options: Any) -> None:
+        """Set by hand where a role runs: ``run.pin("rollout", slots=(0, 1), chunk=4)``; see ``StageConfig``.
+
+        Raises:
+            FlowError: the first call was issued already, or the runtime has one slot only.
+            ConfigError: no such option, or a wrong value.
+        """
+        self._opened()
+        self._runtime.pin(role, placement.StageConfig(**options))
+
+    def _call(self, name: str, method: str, *, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        items = self._runtime.call(name, method, args=args, kwargs=kwargs, context=self._context())
+        self._made.append(items)
+        return items
+
+    def _context(self) -> Context:
         _, recorder = self._opened()
-        context = Context(
+        return Context(
             seed=self.config.seed,
             iteration=self.iteration,
             num_iterations=self.config.iterations,
             span=recorder.span,
         )
-        items = self._runtime.call(name, method, args=args, kwargs=kwargs, context=context)
-        if items and isinstance(items[0], Group) and items[0].samples and items[0].samples[0].rewards:
-            self._scored = items
-        return items
 
     def iterations(self, source: Source[Any] | None = None, size: int = 1) -> Iterator[Stream[Any]]:
         """The loop: each turn gives a stream of the next ``size`` items of ``source`` (an empty one without a source).
@@ -208,6 +253,7 @@ class Run:
         while self.iteration < self.config.iterations:
             with recorder.span("iteration"):
                 yield self._draw(source, size)
+                self._runtime.wait()
             self._finish_iteration(source, store, recorder=recorder)
 
     def _draw(self, source: Source[Any] | None, size: int) -> Stream[Any]:
@@ -220,6 +266,7 @@ class Run:
     def _resume(self, source: Source[Any] | None, store: Store) -> None:
         if self.config.resume != "auto" or not store.steps():
             return
+        self._runtime.start(self._context())
         state = store.load(None)
         self._runtime.load_state(state["roles"])
         if source is not None:
@@ -228,10 +275,12 @@ class Run:
         self.iteration = state["iteration"]
 
     def _finish_iteration(self, source: Source[Any] | None, store: Store, *, recorder: Recorder) -> None:
+        for stream, under in self._pending:
+            self._add(stream.get(), under)
         self.log(self._runtime.metrics())
         recorder.log(self.iteration, self._metrics)
-        recorder.samples(self.iteration, _rows(self._scored))
-        self._metrics, self._scored = {}, ()
+        recorder.samples(self.iteration, _rows(self._made))
+        self._metrics, self._pending, self._made = {}, [], []
         self.iteration += 1
         every, stopping = self.config.checkpoint.every, self._signals.caught
         ended = self.iteration == self.config.iterations
@@ -261,7 +310,12 @@ class Run:
             FlowError: a value is no number, or the name was logged in this iteration already.
         """
         self._opened()
-        values = metrics.get() if isinstance(metrics, Stream) else metrics
+        if isinstance(metrics, Stream) and not metrics.is_complete:
+            self._pending.append((metrics, under))
+        else:
+            self._add(metrics.get() if isinstance(metrics, Stream) else metrics, under)
+
+    def _add(self, values: Mapping[str, float], under: str) -> None:
         for key, value in values.items():
             name = f"{under}/{key.rpartition('/')[2]}" if under else key
             if not isinstance(value, int | float | np.number):
@@ -273,7 +327,20 @@ class Run:
             self._metrics[name] = float(value)
 
 
-def _rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def _distributed(config: RuntimeConfig, recorder: Recorder) -> "Distributed":
+    from m2flow.runtime.distributed import Distributed
+    from m2flow.runtime.ray import RayHosts
+
+    hosts = RayHosts(address=config.address, num_slots=config.slots)
+    return Distributed(hosts, pins=placement.pins(config.pin), make_stream=Stream, spans=recorder.add_spans)
+
+
+def _rows(made: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
+    """The samples that were scored last."""
+    first = [(next(iter(items), None), items) for items in made]
+    scored = [
+        items for group, items in first if isinstance(group, Group) and group.samples and group.samples[0].rewards
+    ]
     return [
         {
             "prompt": group.prompt.text if group.prompt.text is not None else group.prompt.messages,
@@ -283,6 +350,6 @@ def _rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "tokens": len(sample.token_ids),
             "finish_reason": sample.finish_reason,
         }
-        for group in groups
+        for group in (scored[-1] if scored else ())
         for sample in group.samples
     ]

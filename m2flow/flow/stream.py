@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a role's method returns at once: a sequence of items that later calls consume."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 from m2flow.errors import FlowError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Items(Protocol[T_co]):
+    """A sequence, or what stands for one that is still being made: reading it waits."""
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
 
 
 class Stream(Generic[T]):
@@ -16,17 +27,18 @@ class Stream(Generic[T]):
     same calls. That is how dynamic sampling replaces groups without a second flow.
     """
 
-    def __init__(self, items: Sequence[T], *, origin: str, refill: "Callable[[int], Stream[T]] | None" = None) -> None:
-        self._items = items
+    def __init__(self, items: "Items[T]", *, origin: str, refill: "Callable[[int], Stream[T]] | None" = None) -> None:
+        self.items = items
+        """A sequence, or what stands for one that is still being made."""
         self._refill = refill
         self.origin = origin
         """What made it, for messages: ``reward.score``."""
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
+        return iter(self.items)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def __repr__(self) -> str:
         return f"<Stream of {len(self)} from {self.origin}>"
@@ -37,11 +49,11 @@ class Stream(Generic[T]):
         Raises:
             FlowError: there is not exactly one.
         """
-        if len(self._items) != 1:
+        if len(self.items) != 1:
             raise FlowError(
-                f"{self.origin} made {len(self._items)} items, expected one: iterate over the stream instead"
+                f"{self.origin} made {len(self.items)} items, expected one: iterate over the stream instead"
             )
-        return self._items[0]
+        return self.items[0]
 
     def more(self, num_items: int) -> "Stream[T]":
         """``num_items`` further items at the source of this stream, sent through the same calls.
@@ -55,6 +67,11 @@ class Stream(Generic[T]):
                 "pass the prompts of the loop, or choose an algorithm that does not resample"
             )
         return self._refill(num_items)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all items are there."""
+        return getattr(self.items, "is_complete", True)
 
     @property
     def can_grow(self) -> bool:

@@ -22,7 +22,7 @@ from m2flow.observe.line_file import LineFile
 from m2flow.observe.loggers.base import Logger, RunInfo
 from m2flow.observe.progress import open_progress
 from m2flow.observe.sample_table import sample_table
-from m2flow.observe.spans import ROOT, Spans, stages
+from m2flow.observe.spans import ROOT, Span, Spans, stages
 
 if TYPE_CHECKING:
     LoggerConfig = Any
@@ -79,6 +79,10 @@ class Recorder:
         ``time/between/..._s`` of the iteration that follows. A span "iteration" around it all is left out of the names.
         """
         return self._spans.open(name)
+
+    def add_spans(self, slot: int, spans: Sequence[Span]) -> None:
+        """Spans that another process measured, as part of the current iteration; times as ``time/slot_0/..._s``."""
+        self._spans.add(f"slot_{slot}", spans)
 
     def resume_at(self, iteration: int) -> None:
         """Forget what was recorded of ``iteration`` and later ones: they are about to be done (again).

@@ -8,8 +8,9 @@ import json
 import os
 import threading
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,10 @@ MAX_EVENTS = 100_000
 
 Event = tuple[str, float, float, int, int]
 """Path, start and end (seconds of ``time.perf_counter``), thread, iteration."""
+
+
+Span = tuple[str, float, float]
+"""Path, start and end (seconds since 1970), of a span that travels from one process to another."""
 
 
 class _Span:
@@ -78,6 +83,20 @@ class Spans:
             prefix = BETWEEN if threading.get_ident() == self._owner else BACKGROUND
             self._threads.stack = [prefix]
             return self._threads.stack
+
+    def drain(self) -> list[Span]:
+        """The spans that ended since the last call, for ``add`` in another process."""
+        found = []
+        while self.done:
+            path, start, end, _ = self.done.popleft()
+            found.append((path.partition("/")[2], self._epoch_s + start, self._epoch_s + end))
+        return found
+
+    def add(self, process: str, spans: Iterable[Span]) -> None:
+        """Spans of another process, under its name."""
+        thread = zlib.crc32(process.encode())
+        for path, start, end in spans:
+            self.done.append((f"{process}/{path}", start - self._epoch_s, end - self._epoch_s, thread))
 
     def take(self, iteration: int) -> dict[str, float]:
         """Seconds per path of the spans that ended since the last call; they now belong to ``iteration``.

@@ -19,3 +19,7 @@ class Context:
     """How many iterations the run has in all (a learning-rate schedule needs it)."""
     span: Callable[[str], AbstractContextManager[Any]]
     """``with context.span("prefill"):`` adds a part to the run's timeline."""
+    slots: tuple[int, ...] = (0,)
+    """The slots that run the call, each with a copy of the role."""
+    slot: int = 0
+    """Which of them this is."""

@@ -169,11 +169,16 @@ def off_policy_metrics(
     own, other = -row_means(old, mask), -row_means(rollout, mask)
     gap = own - other
     return {
-        **{"training_ppl": own.exp().mean().item(), "training_log_ppl": own.mean().item()},
-        **{"rollout_ppl": other.exp().mean().item(), "rollout_log_ppl": other.mean().item()},
-        **{"kl": -_mean(x, mask).item(), "k3_kl": _mean(_divergence(x, "token_k3"), mask).item()},
-        **{"log_ppl_diff": gap.mean().item(), "log_ppl_abs_diff": gap.abs().mean().item()},
-        **{"log_ppl_diff_max": gap.max().item(), "log_ppl_diff_min": gap.min().item()},
+        "training_ppl": own.exp().mean().item(),
+        "training_log_ppl": own.mean().item(),
+        "rollout_ppl": other.exp().mean().item(),
+        "rollout_log_ppl": other.mean().item(),
+        "kl": -_mean(x, mask).item(),
+        "k3_kl": _mean(_divergence(x, "token_k3"), mask).item(),
+        "log_ppl_diff": gap.mean().item(),
+        "log_ppl_abs_diff": gap.abs().mean().item(),
+        "log_ppl_diff_max": gap.max().item(),
+        "log_ppl_diff_min": gap.min().item(),
         "ppl_ratio": gap.exp().mean().item(),
         "chi2_token": _mean(_exp(x).square(), mask).item() - 1,
         "chi2_seq": _exp(x.sum(1)).square().mean().item() - 1,
