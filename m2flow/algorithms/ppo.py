@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from m2flow.algorithms.base import Batch, Loss, Outputs, Totals
-from m2flow.algorithms.formulas.advantage import Variance, whiten
+from m2flow.algorithms.formulas.advantage import Whitening, whiten
 from m2flow.algorithms.formulas.aggregate import aggregate
 from m2flow.algorithms.formulas.gae import Gaps, gae
 from m2flow.algorithms.formulas.masked import on_last, required, zeroed
@@ -27,8 +27,8 @@ class Ppo(PolicyGradient):
         """Decay of generalised advantage estimation."""
         whiten: bool = Field(default=True)
         """Whether advantages get mean 0 and variance 1 over the batch."""
-        whiten_variance: Variance = Field(default="unbiased")
-        """Which variance that is."""
+        whitening: Whitening = Field(default="exact")
+        """Which convention that follows."""
         observation_gaps: Gaps = Field(default="skip")
         """What masked tokens between counted ones are: skipped, or steps that discount."""
         value_clip: float | None = Field(default=0.2, gt=0)
@@ -37,6 +37,12 @@ class Ppo(PolicyGradient):
         """Weight of the critic's loss, which has the factor one half already."""
         target_kl: float | None = Field(default=None, gt=0)
         """An update ends early once the approximate divergence from the old policy exceeds this. None: never."""
+
+        def problems(self) -> list[str]:
+            """A convention of whitening where there is none."""
+            ignored = not self.whiten and self.whitening != "exact"
+            found = f"whitening is {self.whitening}, which whiten=False ignores: leave one of them out"
+            return super().problems() + [found] * ignored
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -54,7 +60,7 @@ class Ppo(PolicyGradient):
             gaps=options.observation_gaps,
         )
         if options.whiten:
-            found = whiten(found, batch.mask, variance=options.whiten_variance)
+            found = whiten(found, batch.mask, how=options.whitening)
         return self.corrected(replace(batch, advantages=found, returns=returns))
 
     def loss(self, batch: Batch, outputs: Outputs, *, totals: Totals) -> Loss:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from m2flow.algorithms.base import Batch
-from m2flow.algorithms.formulas.advantage import Variance, group_relative, return_to_go, whiten
+from m2flow.algorithms.formulas.advantage import Whitening, group_relative, return_to_go, whiten
 from m2flow.algorithms.formulas.masked import on_last, spread
 from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
 
@@ -21,14 +21,14 @@ class ReinforcePp(PolicyGradient):
         """Discount of a token; 1 with the baseline, whose scores have no time."""
         baseline: bool = Field(default=False)
         """Whether scores are centred within groups first; a group of one keeps its score."""
-        whiten_variance: Variance = Field(default="unbiased")
-        """Which variance advantages are divided by the root of."""
+        whitening: Whitening = Field(default="exact")
+        """Which convention the whitening of advantages follows."""
 
         def problems(self) -> list[str]:
             """A discount that the baseline would ignore."""
             ignored = self.baseline and self.gamma != 1
-            found = [f"gamma is {self.gamma}, which baseline ignores: leave one of them out"] if ignored else []
-            return super().problems() + found
+            found = f"gamma is {self.gamma}, which baseline ignores: leave one of them out"
+            return super().problems() + [found] * ignored
 
     def advantages(self, batch: Batch) -> Batch:
         """Whitened returns of each position."""
@@ -38,6 +38,4 @@ class ReinforcePp(PolicyGradient):
         else:
             rewards = on_last(batch.rewards, batch.mask) + self.token_rewards(batch)
             found = return_to_go(rewards, batch.mask, gamma=self.config.gamma)
-        return self.corrected(
-            replace(batch, advantages=whiten(found, batch.mask, variance=self.config.whiten_variance))
-        )
+        return self.corrected(replace(batch, advantages=whiten(found, batch.mask, how=self.config.whitening)))

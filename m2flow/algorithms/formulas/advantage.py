@@ -12,8 +12,8 @@ from m2flow.algorithms.formulas.masked import zeroed
 Singleton = Literal["zero", "score"]
 """What a group of one gets: 0 (TRL, OpenRLHF), or its score with a deviation of 1 (verl)."""
 
-Variance = Literal["unbiased", "biased"]
-"""What whitening divides by the root of: unbiased, plus an epsilon (verl); biased, at least that (OpenRLHF)."""
+Whitening = Literal["exact", "verl", "openrlhf"]
+"""Which convention whitening follows."""
 
 Spread = Literal["group", "batch"]
 """Whose standard deviation advantages are divided by."""
@@ -68,7 +68,7 @@ def rloo(
 def best_of_group(
     scores: Float[Tensor, "S"], group_ids: Int[Tensor, "S"], *, eps: float | None = 1e-6
 ) -> Float[Tensor, "S"]:
-    """What the best of a group adds to the second best, over the group's unbiased deviation + ``eps``; 0 for the others.
+    """Best score less second best, over the group's unbiased deviation + ``eps``, for the best; 0 for the others.
 
     The gradient of pass@k for k = the group's size (arXiv 2503.19595). A tie at the top, and a group of one, give 0.
     """
@@ -111,26 +111,22 @@ def against_greedy(
 
 
 def whiten(
-    x: Float[Tensor, "S T"],
-    mask: Bool[Tensor, "S T"],
-    *,
-    eps: float = 1e-8,
-    count_eps: float = 0.0,
-    variance: Variance = "unbiased",
+    x: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"], *, how: Whitening = "exact", eps: float = 1e-8
 ) -> Float[Tensor, "S T"]:
     """(x - mean) / sqrt(variance + ``eps``) over all counted positions.
 
     Args:
-        variance: unbiased, plus ``eps`` (verl); or biased and at least ``eps`` (OpenRLHF).
-        count_eps: added to the count that means are divided by. verl has 1e-8; here it is 0, because it moves the mean,
-            and equal numbers would no longer be whitened to 0.
+        how: ``exact`` has the unbiased variance. ``verl`` too, but adds 1e-8 to the counts that means are divided by,
+            which moves the mean: equal numbers are no longer whitened to 0. ``openrlhf`` has the biased variance, and
+            at least ``eps`` of it in place of the sum.
     """
     count = mask.sum().clamp(min=1).to(x.dtype)  # an integer plus a float would be single precision
-    centred = zeroed(zeroed(x, mask) - zeroed(x, mask).sum() / (count + count_eps), mask)
-    squares = centred.square().sum() / (count + count_eps)
-    if variance == "biased":
-        return centred * torch.rsqrt(squares.clamp(min=eps))
-    return centred * torch.rsqrt(squares * count / (count - 1).clamp(min=1) + eps)
+    divisor = count + (1e-8 if how == "verl" else 0.0)
+    centred = zeroed(zeroed(x, mask) - zeroed(x, mask).sum() / divisor, mask)
+    biased = centred.square().sum() / divisor
+    if how == "openrlhf":
+        return centred * torch.rsqrt(biased.clamp(min=eps))
+    return centred * torch.rsqrt(biased * count / (count - 1).clamp(min=1) + eps)
 
 
 def return_to_go(

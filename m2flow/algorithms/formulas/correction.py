@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights and rejection for the difference between the engine that sampled and the learner.
 
-``x`` is the learner's log-prob less the rollout's, the exponent kept within 20 wherever it is raised. Everything here is
-without gradient, and statistics are those of the whole batch that is given.
+``x`` is the learner's log-prob less the rollout's, kept within 20 wherever it is an exponent. Nothing here has a
+gradient, and statistics are those of the whole batch that is given.
 """
 
 import math
@@ -77,19 +77,18 @@ def weight_metrics(found: Weights, mask: Bool[Tensor, "S T"], *, how: Weighting)
 
     ``mean`` over tokens; ``fraction_high`` and ``fraction_low``: ratios outside of the bounds (``lower`` is 1/``upper``
     where there is none), of tokens or of responses as the level says; ``zeroed``: tokens that IcePop leaves out;
-    ``effective_sample_size``: 1 / mean((w / mean w)^2) with w within the bounds, as a part of 1.
+    ``effective_sample_size``: (mean w)^2 / mean(w^2), as a part of 1.
     """
     lower = 1 / how.upper if how.lower is None else how.lower
     counted = mask if how.level == "token" else mask.any(1, keepdim=True)
     ratios = found.ratios if how.level == "token" else found.ratios.amax(1, keepdim=True)
-    kept = found.bounded.clamp(lower, how.upper)
-    relative = kept / _mean(kept, mask)
+    mean = _mean(found.bounded, mask)
     metrics = {
-        "mean": _mean(found.bounded, mask),
+        "mean": mean,
         "fraction_high": _mean((ratios > how.upper).to(ratios), counted),
         "fraction_low": _mean((ratios < lower).to(ratios), counted),
         "zeroed": _mean((found.bounded == 0).to(ratios), mask),
-        "effective_sample_size": 1 / _mean(relative.square(), mask),
+        "effective_sample_size": mean.square() / _mean(found.bounded.square(), mask),
     }
     return {name: value.item() for name, value in metrics.items()}
 
@@ -126,9 +125,8 @@ class Rule:
         numbers = [float(number) for number in bounds.split("_")]
         most = 2 if name.endswith("k1") else 1
         if len(numbers) > most or min(numbers) <= 0 or numbers != sorted(numbers):
-            raise ValueError(
-                f"'{text}' should be '{name}=' and {'upper or lower_upper' if most == 2 else 'upper'}, > 0"
-            )
+            wanted = "upper or lower_upper" if most == 2 else "upper"
+            raise ValueError(f"'{text}' should be '{name}=' and {wanted}, numbers above 0")
         return cls(statistic=name, upper=numbers[-1], lower=numbers[0] if len(numbers) == 2 else None)
 
     @property
@@ -168,18 +166,19 @@ def off_policy_metrics(
     x = _gap(old, rollout, mask)
     own, other = -row_means(old, mask), -row_means(rollout, mask)
     gap = own - other
-    return {
-        "training_ppl": own.exp().mean().item(),
-        "training_log_ppl": own.mean().item(),
-        "rollout_ppl": other.exp().mean().item(),
-        "rollout_log_ppl": other.mean().item(),
-        "kl": -_mean(x, mask).item(),
-        "k3_kl": _mean(_divergence(x, "token_k3"), mask).item(),
-        "log_ppl_diff": gap.mean().item(),
-        "log_ppl_abs_diff": gap.abs().mean().item(),
-        "log_ppl_diff_max": gap.max().item(),
-        "log_ppl_diff_min": gap.min().item(),
-        "ppl_ratio": gap.exp().mean().item(),
-        "chi2_token": _mean(_exp(x).square(), mask).item() - 1,
-        "chi2_seq": _exp(x.sum(1)).square().mean().item() - 1,
+    metrics = {
+        "training_ppl": own.exp().mean(),
+        "training_log_ppl": own.mean(),
+        "rollout_ppl": other.exp().mean(),
+        "rollout_log_ppl": other.mean(),
+        "kl": -_mean(x, mask),
+        "k3_kl": _mean(_divergence(x, "token_k3"), mask),
+        "log_ppl_diff": gap.mean(),
+        "log_ppl_abs_diff": gap.abs().mean(),
+        "log_ppl_diff_max": gap.max(),
+        "log_ppl_diff_min": gap.min(),
+        "ppl_ratio": gap.exp().mean(),
+        "chi2_token": _mean(_exp(x).square(), mask) - 1,
+        "chi2_seq": _exp(x.sum(1)).square().mean() - 1,
     }
+    return {name: value.item() for name, value in metrics.items()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generalised advantage estimation over steps of environments that end, time out and start again.
 
-``T`` is the number of steps and ``N`` that of environments. A step that ends an episode, either way, cuts the recursion;
-a time-out is no property of the task, so the reward it hides is made up for by a value (arXiv 1712.00378).
+``T`` is the number of steps and ``N`` that of environments. A step that ends an episode, either way, cuts the
+recursion; a time-out is no property of the task, so the reward it hides is made up for by a value (arXiv 1712.00378).
 """
 
 from dataclasses import dataclass
