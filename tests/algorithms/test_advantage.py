@@ -42,7 +42,11 @@ def test_grpo_equals_verl(given, expected, near):
 @cases("trl_group_advantage")
 def test_grpo_equals_trl(given, expected, near):
     rewards = real(given["rewards"])
-    options = {"group": {"std_eps": 1e-4}, "batch": {"std_eps": 1e-4, "std_over": "batch"}, "none": {"std_eps": None}}
+    options: dict[str, Any] = {
+        "group": {"std_eps": 1e-4},
+        "batch": {"std_eps": 1e-4, "std_over": "batch"},
+        "none": {"std_eps": None},
+    }
     groups = torch.arange(len(rewards)) // given["num_generations"]
     batch = batch_of(torch.ones(len(rewards), 1, dtype=torch.bool), rewards=rewards, group_ids=groups)
     got = advantages_of(Grpo(Grpo.Config(**options[given["scale_rewards"]])), batch)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formulas of policies that control: environments, Gaussians, soft actor-critic, the adaptive learning rate."""
 
+from typing import Any
+
 import pytest
 import torch
 from vectors import cases, close, leaf, real
@@ -8,6 +10,7 @@ from vectors import cases, close, leaf, real
 from m2flow.algorithms.formulas.adaptive_kl import adapted_rate
 from m2flow.algorithms.formulas.env_gae import Steps, bootstrapped, env_gae, standardized
 from m2flow.algorithms.formulas.gaussian import gaussian_entropy, gaussian_kl, gaussian_logprobs
+from m2flow.algorithms.formulas.masked import required
 from m2flow.algorithms.formulas.sac import actor_loss, alpha_loss, critic_loss, move_targets, soft_targets
 from m2flow.algorithms.formulas.surrogate import Clip, clipped, ratio
 from m2flow.algorithms.formulas.value import value_loss
@@ -40,7 +43,7 @@ def test_advantages_with_the_value_of_the_current_state_equal_rsl_rl(given, expe
         terminated=dones & ~time_outs,
         truncated=time_outs,
     )
-    options = {"gamma": given["gamma"], "bootstrap": "current"}
+    options: dict[str, Any] = {"gamma": given["gamma"], "bootstrap": "current"}
     close(bootstrapped(steps, **options), expected["bootstrapped_rewards"], near)
     advantages, returns = env_gae(steps, lam=given["lam"], **options)
     close(advantages, expected["advantages"], near)
@@ -58,7 +61,8 @@ def test_a_time_out_is_made_up_for_as_configured():
         final_values=real([[10.0], [torch.nan]]),
     )
     second = 1 + 0.5 * 7 - 3
-    for bootstrap, first in {"final": 1 + 5 - 2.0, "current": 1 + 1 - 2.0, "none": 1 - 2.0}.items():
+    firsts: Any = {"final": 1 + 5 - 2.0, "current": 1 + 1 - 2.0, "none": 1 - 2.0}
+    for bootstrap, first in firsts.items():
         advantages, returns = env_gae(steps, gamma=0.5, lam=0.9, bootstrap=bootstrap)
         assert advantages[:, 0].tolist() == pytest.approx([first, second])
         assert returns[:, 0].tolist() == pytest.approx([first + 2, second + 3])
@@ -66,7 +70,7 @@ def test_a_time_out_is_made_up_for_as_configured():
 
 def test_final_values_are_asked_for_where_they_are_needed():
     blank = torch.zeros(1, 1)
-    flags = {"terminated": blank > 0, "truncated": blank > 0}
+    flags: dict[str, Any] = {"terminated": blank > 0, "truncated": blank > 0}
     steps = Steps(rewards=blank, values=blank, last_values=blank[0], **flags)
     with pytest.raises(ValueError, match="final_values"):
         env_gae(steps, gamma=1.0, lam=1.0)
@@ -78,8 +82,8 @@ def test_soft_actor_critic_equals_sb3(given, expected, near):
     log_alpha = None if log_alpha is None else leaf(log_alpha)
     alpha = real(fixed) if log_alpha is None else log_alpha.detach().exp()
     close(alpha, expected["ent_coef"], near)
-    options = {"alpha": alpha, "gamma": given["gamma"]}
-    after = {"next_values": real(given["q_target_next"]), "next_logprobs": real(given["next_log_prob"])}
+    options: dict[str, Any] = {"alpha": alpha, "gamma": given["gamma"]}
+    after: dict[str, Any] = {"next_values": real(given["q_target_next"]), "next_logprobs": real(given["next_log_prob"])}
     targets = soft_targets(real(given["rewards"]), real(given["dones"]), **after, **options)
     close(targets, expected["target_q"], near)
     q, q_pi, logprobs = leaf(given["q_current"]), leaf(given["q_pi"]), leaf(given["log_prob"])
@@ -93,7 +97,7 @@ def test_soft_actor_critic_equals_sb3(given, expected, near):
         loss = alpha_loss(log_alpha, logprobs, target_entropy=given["target_entropy"])
         loss.backward()
         close(loss, expected["alpha_loss"], near)
-        close(log_alpha.grad.reshape(1), expected["grad_log_alpha"], near)
+        close(required(log_alpha.grad).reshape(1), expected["grad_log_alpha"], near)
     target = real(given["polyak_target_before"])
     move_targets([target], [real(given["polyak_online"])], tau=given["polyak_tau"])
     close(target, expected["polyak_target"], near)

@@ -3,6 +3,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +28,8 @@ BATCH = batch_of(MASK, old_logprobs=OLD, rollout_logprobs=ROLLOUT, rewards=torch
 
 @cases("rollout_correction", having="upper")
 def test_weights_equal_verl(given, expected, near):
-    bounds = {"importance_cap": given["upper"], "importance_floor": given["lower"]}
-    options = {"importance_level": given["level"], "importance_normalize": given["batch_normalize"]}
+    bounds: dict[str, Any] = {"importance_cap": given["upper"], "importance_floor": given["lower"]}
+    options: dict[str, Any] = {"importance_level": given["level"], "importance_normalize": given["batch_normalize"]}
     weighted = Grpo(Grpo.Config(**bounds, **options)).advantages(BATCH)
     assert weighted.weights is not None
     close(weighted.weights, expected["weights"], near)
@@ -75,7 +76,12 @@ def test_equal_log_probs_give_weights_of_one_and_reject_nothing():
     same = replace(BATCH, rollout_logprobs=OLD)
     rules = ("token_k1=1.0", "token_k2=1e-9", "seq_sum_k3=1e-9", "seq_max_k2=1e-9", "seq_mean_k1=0.9_1.1")
     for level in ("token", "sequence"):
-        options = {"importance_cap": 1.0, "importance_level": level, "importance_normalize": True, "reject": rules}
+        options: dict[str, Any] = {
+            "importance_cap": 1.0,
+            "importance_level": level,
+            "importance_normalize": True,
+            "reject": rules,
+        }
         got = Grpo(Grpo.Config(**options)).advantages(same)
         assert got.weights is not None
         assert got.weights.equal(MASK.double())
@@ -112,7 +118,8 @@ def test_a_rule_that_is_written_wrongly_is_an_error_of_configuration(text):
 
 
 def test_options_of_importance_weights_without_a_cap_are_a_mistake():
-    for options in ({"importance_floor": 0.5}, {"importance_level": "sequence"}, {"importance_normalize": True}):
+    wrong: list[Any] = [{"importance_floor": 0.5}, {"importance_level": "sequence"}, {"importance_normalize": True}]
+    for options in wrong:
         with pytest.raises(ConfigError, match="importance_cap"):
             Grpo.Config(**options).check()
     with pytest.raises(ConfigError, match="above importance_cap"):

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """DAPO: which groups and responses are trained on, and what length costs."""
 
+from typing import Any
+
 import pytest
 import torch
 from vectors import advantages_of, batch_of, cases, close, real
 
 from m2flow.algorithms.base import Outputs, Totals
 from m2flow.algorithms.dapo import Dapo
+from m2flow.algorithms.formulas.masked import on_last
 
 
 @cases("dapo_dynamic_sampling")
@@ -46,10 +49,15 @@ def overlong(options: dict, lengths: list[int], longest: int) -> torch.Tensor:
 @cases("dapo_overlong")
 def test_overlong_penalties_equal_those_of_verl(given, expected, near):
     names = {"length": "max_response_length", "buffer": "overlong_buffer_len", "factor": "penalty_factor"}
-    options = {name: given[theirs] for name, theirs in names.items()}
+    options: dict[str, Any] = {name: given[theirs] for name, theirs in names.items()}
     got = overlong(options, given["response_lengths"], given["max_response_length"])
     close(got, expected["overlong_reward"], near)
-    close(got + real(given["base_rewards"]), expected["total_reward"], near)
+    total = got + real(given["base_rewards"])
+    close(total, expected["total_reward"], near)
+    mask = torch.arange(given["max_response_length"])[None] < torch.tensor(given["response_lengths"])[:, None]
+    places = on_last(total, mask)
+    for row, position in enumerate(expected["reward_position"]):
+        assert total[row] == 0 or places[row].nonzero().tolist() == [[position]]
 
 
 def test_the_overlong_penalty_grows_over_its_buffer():
@@ -61,7 +69,7 @@ def test_the_overlong_penalty_grows_over_its_buffer():
 def test_the_penalty_enters_the_advantage():
     mask = torch.arange(4)[None] < torch.tensor([[2], [4]])
     batch = batch_of(mask, rewards=real([1.0, 1.0]))
-    options = {"overlong_length": 4, "overlong_buffer": 2, "std_eps": None}
+    options: dict[str, Any] = {"overlong_length": 4, "overlong_buffer": 2, "std_eps": None}
     assert advantages_of(Dapo(Dapo.Config(**options)), batch).tolist() == [[0.5, 0.5, 0, 0], [-0.5] * 4]
 
 

@@ -44,7 +44,11 @@ def check(algorithm: Algorithm, given: dict[str, Any], *, expected: dict[str, An
 
 @cases("policy_loss_ppo")
 def test_the_clipped_surrogate_equals_verl_and_openrlhf(given, expected, near):
-    options = {"clip_low": given["clip_low"], "clip_high": given["clip_high"], "dual_clip": given["dual_clip_c"]}
+    options: dict[str, Any] = {
+        "clip_low": given["clip_low"],
+        "clip_high": given["clip_high"],
+        "dual_clip": given["dual_clip_c"],
+    }
     grpo = Grpo(Grpo.Config(aggregation=given["loss_agg_mode"], **options))
     check(grpo, given, expected=expected, near=near)
     if "openrlhf_loss" in expected:
@@ -53,7 +57,7 @@ def test_the_clipped_surrogate_equals_verl_and_openrlhf(given, expected, near):
 
 @cases("policy_loss_gspo")
 def test_gspo_equals_verl_and_openrlhf(given, expected, near):
-    options = {"clip_low": given["clip_low"], "clip_high": given["clip_high"]}
+    options: dict[str, Any] = {"clip_low": given["clip_low"], "clip_high": given["clip_high"]}
     gspo = Gspo(Gspo.Config(aggregation=given["loss_agg_mode"], **options))
     check(gspo, given, expected=expected, near=near)
     if "openrlhf_gspo_loss" in expected:
@@ -62,7 +66,7 @@ def test_gspo_equals_verl_and_openrlhf(given, expected, near):
 
 @cases("policy_loss_cispo")
 def test_cispo_equals_verl(given, expected, near):
-    options = {"clip_low": given["clip_low"], "clip_high": given["clip_high"]}
+    options: dict[str, Any] = {"clip_low": given["clip_low"], "clip_high": given["clip_high"]}
     check(Cispo(Cispo.Config(aggregation=given["loss_agg_mode"], **options)), given, expected=expected, near=near)
 
 
@@ -73,7 +77,7 @@ def test_gpg_equals_verl(given, expected, near):
 
 @cases("policy_loss_sapo")
 def test_sapo_equals_verl(given, expected, near):
-    options = {"tau_positive": given["tau_pos"], "tau_negative": given["tau_neg"]}
+    options: dict[str, Any] = {"tau_positive": given["tau_pos"], "tau_negative": given["tau_neg"]}
     check(Sapo(Sapo.Config(aggregation=given["loss_agg_mode"], **options)), given, expected=expected, near=near)
 
 
@@ -103,13 +107,17 @@ TRL_AGGREGATIONS = {
 def of_trl(given: dict[str, Any]) -> Algorithm:
     """The algorithm and options that TRL's names stand for."""
     kind = given["loss_type"]
-    shared = {"aggregation": TRL_AGGREGATIONS[kind], "kl_coef": given["beta"], "kl_clamp": "none"}
+    shared: dict[str, Any] = {"aggregation": TRL_AGGREGATIONS[kind], "kl_coef": given["beta"], "kl_clamp": "none"}
     if kind == "cispo":
         return Cispo(Cispo.Config(clip_low=1.0, clip_high=given["epsilon_high"] - 1, **shared))
     if kind == "sapo":
         return Sapo(Sapo.Config(**shared))
-    clip = {"clip_low": given["epsilon_low"], "clip_high": given["epsilon_high"], "dual_clip": given["delta"]}
-    by_level = {"token": Grpo, "sequence": Gspo}
+    clip: dict[str, Any] = {
+        "clip_low": given["epsilon_low"],
+        "clip_high": given["epsilon_high"],
+        "dual_clip": given["delta"],
+    }
+    by_level: dict[str, Any] = {"token": Grpo, "sequence": Gspo}
     cls: Any = by_level[given["importance_sampling_level"]]
     return cls(cls.Config(**clip, **shared))
 

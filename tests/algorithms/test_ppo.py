@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PPO: advantage estimation, the critic's loss, whitening, and the stop at a target divergence."""
 
+from typing import Any
+
 import pytest
 import torch
 from vectors import batch_of, cases, close, leaf, masked, real, totals_of
@@ -16,7 +18,7 @@ def test_advantages_and_returns_over_masked_tokens_equal_verl(given, expected, n
     mask = masked(given)
     dense, values = (torch.where(mask, real(given[name]), torch.nan) for name in ("rewards", "values"))
     batch = batch_of(mask, token_rewards=dense, values=values)
-    options = {"gamma": given["gamma"], "lam": given["lam"]}
+    options: dict[str, Any] = {"gamma": given["gamma"], "lam": given["lam"]}
     plain = Ppo(Ppo.Config(whiten=False, **options)).advantages(batch)
     close(plain.advantages, zeroed(real(expected["advantages"]), mask).tolist(), near)
     close(plain.returns, zeroed(real(expected["returns"]), mask).tolist(), near)
@@ -30,7 +32,7 @@ def test_advantages_and_returns_over_masked_tokens_equal_verl(given, expected, n
 def test_the_loss_of_the_critic_equals_verl_and_openrlhf(given, expected, near):
     mask, x = masked(given), leaf(given["vpreds"])
     nothing = torch.zeros(mask.shape, dtype=torch.float64)
-    fields = {"values": real(given["old_values"]), "returns": real(given["returns"])}
+    fields: dict[str, Any] = {"values": real(given["old_values"]), "returns": real(given["returns"])}
     batch = batch_of(mask, old_logprobs=nothing, advantages=nothing, **fields)
     ppo = Ppo(Ppo.Config(value_clip=given["clip_range"], aggregation=given["loss_agg_mode"]))
     loss = ppo.loss(batch, Outputs(logprobs=nothing, values=x), totals=totals_of(given, mask))
@@ -66,7 +68,7 @@ GAP = torch.tensor([[True, False, True]])
 
 def test_masked_tokens_between_are_skipped_or_are_steps_that_discount():
     batch = batch_of(GAP, rewards=real([1.0]), values=real([[0.5, 9.0, 0.25]]))
-    options = {"gamma": 0.5, "lam": 0.5, "whiten": False}
+    options: dict[str, Any] = {"gamma": 0.5, "lam": 0.5, "whiten": False}
     last = 1 - 0.25
     skipped = Ppo(Ppo.Config(**options)).advantages(batch)
     close(skipped.advantages, [[0.5 * 0.25 - 0.5 + 0.25 * last, 0, last]], {"rtol": 1e-12, "atol": 1e-12})
@@ -78,7 +80,7 @@ def test_masked_tokens_between_are_skipped_or_are_steps_that_discount():
 
 def test_whitening_of_openrlhf_divides_by_the_biased_deviation():
     batch = batch_of(GAP, token_rewards=real([[1.0, 0.0, 3.0]]), values=torch.zeros(1, 3, dtype=torch.float64))
-    options = {"gamma": 0.0, "lam": 0.0}
+    options: dict[str, Any] = {"gamma": 0.0, "lam": 0.0}
     close(Ppo(Ppo.Config(whitening="openrlhf", **options)).advantages(batch).advantages, [[-1, 0, 1]], NEAR)
     close(Ppo(Ppo.Config(**options)).advantages(batch).advantages, [[-(0.5**0.5), 0, 0.5**0.5]], NEAR)
 

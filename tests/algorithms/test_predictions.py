@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log-probs and entropies that the learner computes, on logits that public implementations were given."""
 
+from typing import Any
+
 import torch
 from vectors import cases, close, leaf, masked, real
 
@@ -14,7 +16,7 @@ def test_log_probs_entropies_and_gradients_equal_verl(given, expected, near):
     logits, shape = leaf(given["logits"]), real(given["labels"]).shape
     flat = logits.reshape(-1, logits.shape[-1])
     head, labels = torch.eye(logits.shape[-1], dtype=torch.float64), torch.tensor(given["labels"]).reshape(-1)
-    options = {"labels": labels, "temperature": given["temperature"], "entropies": True}
+    options: dict[str, Any] = {"labels": labels, "temperature": given["temperature"], "entropies": True}
     logprobs, entropies = chunked_logprobs(flat, head, **options)
     assert entropies is not None
     close(logprobs.view(shape), expected["log_probs"], near)

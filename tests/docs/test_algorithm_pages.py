@@ -41,7 +41,7 @@ def test_every_option_stands_on_the_page_with_its_default(name: str):
     text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
     for option, field in registry.load("algorithms", name).Config.model_fields.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{option}` |"))
-        shown = {"None": "none", "True": "on", "False": "off"}.get(str(field.default), str(field.default))
+        shown = {"None": "none", "()": "none", "True": "on", "False": "off"}.get(str(field.default), str(field.default))
         assert f"| `{shown}` |" in row
 
 

@@ -7,7 +7,7 @@ gradient, and statistics are those of the whole batch that is given.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -45,7 +45,9 @@ class Weights:
     """What normalisation divides by."""
 
 
-def _gap(old: Float[Tensor, "S T"], rollout: Float[Tensor, "S T"], mask: Bool[Tensor, "S T"]) -> Float[Tensor, "S T"]:
+def _gap(
+    old: Float[Tensor, "S T"], rollout: Float[Tensor, "S T"], *, mask: Bool[Tensor, "S T"]
+) -> Float[Tensor, "S T"]:
     return (zeroed(old, mask) - zeroed(rollout, mask)).detach()
 
 
@@ -61,7 +63,7 @@ def importance_weights(
     old: Float[Tensor, "S T"], rollout: Float[Tensor, "S T"], *, mask: Bool[Tensor, "S T"], how: Weighting
 ) -> Weights:
     """exp(x) of each token, or exp(sum of x) of each response on all its tokens; bounded, then normalised if asked."""
-    x = _gap(old, rollout, mask)
+    x = _gap(old, rollout, mask=mask)
     ratios = zeroed(_exp(x), mask) if how.level == "token" else spread(_exp(x.sum(1)), mask)
     if how.lower is None:
         bounded = ratios.clamp(max=how.upper)
@@ -102,6 +104,10 @@ Statistic = Literal[
 """What a rule looks at: k1 = -x, k2 = x^2/2, k3 = exp(x) - 1 - x, of a token or summed up over a response."""
 
 
+STATISTICS: dict[str, Statistic] = {name: name for name in get_args(Statistic)}
+"""By name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """Tokens or whole responses whose statistic is out of bounds are rejected."""
@@ -120,14 +126,14 @@ class Rule:
             ValueError: it is written otherwise.
         """
         name, _, bounds = text.partition("=")
-        if name not in Statistic.__args__:
-            raise ValueError(f"'{text}' names no statistic; one of {', '.join(Statistic.__args__)} comes first")
+        if name not in STATISTICS:
+            raise ValueError(f"'{text}' names no statistic; one of {', '.join(STATISTICS)} comes first")
         numbers = [float(number) for number in bounds.split("_")]
         most = 2 if name.endswith("k1") else 1
         if len(numbers) > most or min(numbers) <= 0 or numbers != sorted(numbers):
             wanted = "upper or lower_upper" if most == 2 else "upper"
             raise ValueError(f"'{text}' should be '{name}=' and {wanted}, numbers above 0")
-        return cls(statistic=name, upper=numbers[-1], lower=numbers[0] if len(numbers) == 2 else None)
+        return cls(statistic=STATISTICS[name], upper=numbers[-1], lower=numbers[0] if len(numbers) == 2 else None)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -146,7 +152,7 @@ def accepted(
     old: Float[Tensor, "S T"], rollout: Float[Tensor, "S T"], *, mask: Bool[Tensor, "S T"], rule: Rule
 ) -> Bool[Tensor, "S T"]:
     """``mask`` without what the rule rejects. ``seq_mean_k1`` bounds the geometric mean of a response's ratios."""
-    each = zeroed(_divergence(_gap(old, rollout, mask), rule.statistic), mask)
+    each = zeroed(_divergence(_gap(old, rollout, mask=mask), rule.statistic), mask)
     over = {"seq_sum": lambda: each.sum(1), "seq_mean": lambda: row_means(each, mask), "seq_max": lambda: each.amax(1)}
     level = rule.statistic.rpartition("_")[0]
     found = each if level == "token" else over[level]()[:, None]
@@ -163,7 +169,7 @@ def off_policy_metrics(
     learner) as means over tokens; chi2 = E[ratio^2] - 1, of tokens and of whole responses.
     """
     old, rollout, mask = old[mask.any(1)], rollout[mask.any(1)], mask[mask.any(1)]
-    x = _gap(old, rollout, mask)
+    x = _gap(old, rollout, mask=mask)
     own, other = -row_means(old, mask), -row_means(rollout, mask)
     gap = own - other
     metrics = {
