@@ -1,26 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several sources as one, each with its share."""
 
-from math import ceil
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
 from pydantic import Field
 
 from m2flow import config
+from m2flow.data.interleaving import PartConfig, interleave
 from m2flow.data.samples import Prompt
 from m2flow.data.sources.base import Source
-from m2flow.registry import SourceConfig, build
-
-
-class PartConfig(config.Config):
-    """One part of a mixture."""
-
-    source: SourceConfig
-    """Where its prompts come from."""
-    weight: float = Field(default=1.0, gt=0)
-    """Its share, relative to the other parts."""
+from m2flow.registry import build
 
 
 class Mixture(Source):
@@ -53,13 +43,3 @@ class Mixture(Source):
             messages=prompt.messages,
             columns=prompt.columns,
         )
-
-
-def interleave(lengths: list[int], weights: list[float]) -> Int64[np.ndarray, "n 2"]:
-    """Part and number of each item; numbers run on where a part begins anew."""
-    turns = max(length / weight for length, weight in zip(lengths, weights, strict=True))
-    # Rounded up, lest 3 * (1 / 3) loses an item to the last digit.
-    counts = [ceil(round(turns * weight, 6)) for weight in weights]
-    items = np.array([(part, number) for part, count in enumerate(counts) for number in range(count)], np.int64)
-    when = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
-    return items[np.argsort(when, kind="stable")]

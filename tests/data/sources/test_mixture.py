@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections import Counter
 
+from m2flow.data.interleaving import interleave
 from m2flow.data.prompts import MathPrompts, PromptsConfig
-from m2flow.data.sources.mixture import interleave
 from tests.data.sources.conftest import source
 
 SUMS = {"name": "addition", "digits": 1}
