@@ -59,14 +59,16 @@ class Untied(Llm):
         """Made in memory."""
         if "_module" not in vars(self):
             torch.manual_seed(0)
-            sizes: dict[str, Any] = {
-                "hidden_size": 16,
-                "intermediate_size": 24,
-                "num_attention_heads": 4,
-                "num_key_value_heads": 2,
-            }
-            options = LlamaConfig(vocab_size=41, num_hidden_layers=2, initializer_range=0.3, **sizes)
-            options.tie_word_embeddings = False
+            options = LlamaConfig(
+                vocab_size=41,
+                hidden_size=16,
+                intermediate_size=24,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                initializer_range=0.3,
+                tie_word_embeddings=False,
+            )
             self._module, self._adapter = LlamaForCausalLM(options).eval(), None
             self._module.set_attn_implementation(registered())
         return self._module
