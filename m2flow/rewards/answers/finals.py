@@ -12,7 +12,8 @@ _SPECIAL = re.compile(r"\\.|[{}]", re.DOTALL)
 _NUMBER = re.compile(r"[-+−]?\$?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:/\d+)?(?:\s?\\?%)?")
 _MARKER = re.compile(r"####|answer(?:\s+is\s*:?|\s*[:=])", re.IGNORECASE)
 _LEAD = re.compile(
-    r"\s*(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:final\s+)?answer(?:\s+is\s*:?|\s*[:=])\s*", re.IGNORECASE
+    r"(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer(?:\s+is\s*:?|\s*[:=])\s*",
+    re.IGNORECASE,
 )
 
 
@@ -61,8 +62,9 @@ def _first_line(text: str) -> str:
 
 
 def _whole(text: str) -> str | None:
+    text = text.strip()
     lead = _LEAD.match(text)
-    return (text[lead.end() :] if lead else text).strip() or None
+    return text[lead.end() :] or None if lead else text or None
 
 
 def _no_box(text: str) -> str | None:

@@ -177,9 +177,9 @@ class Grammar:
 
     def _exponent(self) -> Node:
         """The exponent, with the powers in it: ``a^b^c`` is ``a^(b^c)``."""
-        exponents = [self.signed(self.atom)]
+        exponents = [self.signed(self.argument)]
         while self.accept("^"):
-            exponents.append(self.signed(self.atom))
+            exponents.append(self.signed(self.argument))
         if len(exponents) > MAX_DEPTH:
             raise Malformed("a tower of powers too high")
         node = exponents.pop()
@@ -303,6 +303,9 @@ class Grammar:
             if not token.text[0].isdigit():
                 raise Malformed("a fraction without a digit")
             return literal(token.text[0])
+        if token.kind == "number":
+            # "x^2 \frac{1}{2}" and "\log_5 \frac{1}{25}" hold no mixed number.
+            return literal(token.text)
         self.at -= 1
         return self.atom()
 

@@ -35,6 +35,8 @@ class Reading:
     """``1,234`` is one number, not two."""
     unit_letters: bool = False
     """``5 m`` is a length, not a product."""
+    exponents: bool = False
+    """``7e-4`` is 0.0007, not seven times Euler's number less four."""
 
 
 class Token(NamedTuple):
@@ -49,6 +51,7 @@ _TOKEN = re.compile(
     r"(?P<space>\s+)"
     r"|(?P<grouped>\d+(?:,\d+)+(?:\.\d+)?)"
     r"|(?P<hex>0[xX][0-9a-fA-F]+)"
+    r"|(?P<scientific>\d+e[-+]\d(?!\d))"
     r"|(?P<number>\d+\.\d+[eE][-+]?\d+|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE]\d+|[eE][-+]\d\d+|E[-+]\d)"
     r"|\d+\.\d+|\d+\.(?=\s*\\(?:overline|bar|dot)\b)|\d+|\.\d+)"
     r"|(?P<command>\\[A-Za-z]+\*?)"
@@ -69,9 +72,9 @@ def tokenize(text: str, reading: Reading) -> list[Token]:
         Malformed: too long or too deep, brackets that do not balance, or a hexadecimal number.
         Unfamiliar: a double bar.
     """
-    if len(text) > MAX_CHARS:
+    if len(text) > MAX_CHARS or len(text := spell(text)) > MAX_CHARS:
         raise Malformed("too long")
-    tokens = _Lexer(spell(text), reading).run()
+    tokens = _Lexer(text, reading).run()
     _require_balance(tokens)
     return tokens
 
@@ -113,7 +116,9 @@ class _Lexer:
         self.spaced = True
 
     def grouped(self, text: str) -> None:
-        if self.depth == 0 and self.reading.thousands and _THOUSANDS.fullmatch(text):
+        # Nobody lists "1, 000": what has zeros in front is the inside of a number.
+        thousands = self.reading.thousands or re.search(r",0\d", text) is not None
+        if self.depth == 0 and thousands and _THOUSANDS.fullmatch(text):
             self.add("number", text.replace(",", ""))
             return
         for i, part in enumerate(text.split(",")):
@@ -123,6 +128,11 @@ class _Lexer:
 
     def number(self, text: str) -> None:
         self.add("number", text)
+
+    def scientific(self, text: str) -> None:
+        if not self.reading.exponents:
+            self.at -= len(text) - text.index("e")
+        self.add("number", text if self.reading.exponents else text.partition("e")[0])
 
     def hex(self, text: str) -> None:
         raise Malformed("a hexadecimal number")
@@ -189,13 +199,18 @@ class _Lexer:
         for word in content.split() or [""]:
             low = word.lower().strip(",.;")
             if low in CONNECTIVES:
-                self.add("sign", CONNECTIVES[low])
+                self._connect(low)
             elif word:
                 self.spaced = True
                 self.add("text", word.rstrip(",;"))
             if word.endswith((",", ";")):
                 self.add("sign", word[-1])
         self.in_unit = True
+
+    def _connect(self, word: str) -> None:
+        if self.tokens and self.tokens[-1].text == "," and CONNECTIVES[word] == ";":
+            self.tokens.pop()
+        self.add("sign", CONNECTIVES[word])
 
     def _skip_space(self) -> int:
         start = self.at
@@ -211,7 +226,7 @@ class _Lexer:
     def word(self, text: str) -> None:
         low = text.lower()
         if low in CONNECTIVES:
-            return self.add("sign", CONNECTIVES[low])
+            return self._connect(low)
         if self._is_unit(text):
             self.in_unit = True
             return self.add("text", text)
@@ -261,5 +276,6 @@ def _matching(text: str) -> dict[int, int]:
 
 
 _TAKE: dict[str, Callable[[_Lexer, str], None]] = {
-    kind: getattr(_Lexer, kind) for kind in ("space", "grouped", "hex", "number", "command", "escaped", "word", "sign")
+    kind: getattr(_Lexer, kind)
+    for kind in ("space", "grouped", "hex", "scientific", "number", "command", "escaped", "word", "sign")
 }

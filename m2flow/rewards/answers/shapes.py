@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from m2flow.rewards.answers import units
 from m2flow.rewards.answers.equality import equal, symbols
-from m2flow.rewards.answers.grammar import Grammar, negate
+from m2flow.rewards.answers.grammar import Grammar, negate, product
 from m2flow.rewards.answers.lexing import CLOSE, OPEN, Reading, Token, tokenize
+from m2flow.rewards.answers.spelling import GREEK
 from m2flow.rewards.answers.tree import (
     Collection,
     Constant,
@@ -31,7 +32,10 @@ _RELATIONS = {"=": "=", r"\ne": "!=", "<": "<", ">": ">", r"\le": "<=", r"\ge": 
 _FLIPPED = {">": "<", ">=": "<="}
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix", "array"])
 _INFINITY = Constant("infinity")
-_ALL_REALS = frozenset({r"\mathbb{R}", "all real numbers", "all reals", "all real  numbers"})
+_ALL_REALS = frozenset({r"\mathbb{R}", r"\mathbbR", "all real numbers", "all reals"})
+_POINTS = re.compile(r"(?:\\(?:angle|triangle)|m\\angle)?[A-Z]{2,4}|(?:m?\\angle)[A-Z]")
+_EMPTY = frozenset({r"\emptyset", r"\{\}", "{}", "empty set", "the empty set"})
+_APPLIED = re.compile(r"(?:[A-Za-z](?:'+|\^\{-1\})?\([A-Za-z](?:,[A-Za-z])*\)|[fghP]\(\d+\))")
 _TEMPERATURES = ((("celsius", 1),), (("fahrenheit", 1),))
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _MAX_TERMS = 64
@@ -46,7 +50,7 @@ def read(text: str, reading: Reading) -> Shape:
         Unfamiliar: notation that is not read here.
     """
     tokens = tokenize(text, reading)
-    while tokens and tokens[-1].text in (".", ",", ";") and tokens[-1].kind == "sign":
+    while tokens and tokens[-1].text in (".", ",", ";", r"\\") and tokens[-1].kind == "sign":
         tokens.pop()
     if not tokens:
         raise Malformed("nothing")
@@ -55,7 +59,8 @@ def read(text: str, reading: Reading) -> Shape:
 
 def joined(tokens: Sequence[Token]) -> str:
     """The tokens as one text, by which identical answers are found."""
-    return "".join(f"{t.text.lower()} " if t.kind == "text" else t.text for t in tokens).strip()
+    spelled = "".join(f"{t.text.lower()} " if t.kind == "text" else t.text for t in tokens)
+    return re.sub(r"  +", " ", spelled).strip()
 
 
 def words(text: str) -> str:
@@ -63,7 +68,7 @@ def words(text: str) -> str:
     for _ in range(3):
         text = _TEXT_COMMAND.sub(r" \1 ", text)
     bare = re.sub(r"[\s~$]+|\\[,;:! ]", " ", text).strip(" .,;:\"'`*")
-    if bare.replace(" ", "").strip("!?()").replace("-", "").replace("'", "").isalpha():
+    if re.sub(r"[-\s!?()']", "", bare).isalpha():
         bare = re.sub(r"(?<=\w\w)[!?]+$", "", bare.lower())
         bare = re.sub(r"^(?:the|an?|option|choice|answer) (?=\S)", "", bare)
     return re.sub(r"^(?:\(\s*([^()]*?)\s*\)|([a-z])\))$", lambda m: m[1] or m[2] or "", bare)
@@ -96,12 +101,19 @@ def _one(tokens: list[Token]) -> Shape:
     if not is_set and any(token.text in (r"\pm", r"\mp") for token in tokens):
         return _plus_minus(tokens)
     if len(parts := split(tokens, r"\cup")) > 1:
-        return Collection(joined(tokens), "union", tuple(map(_one, _filled(parts))))
+        return _union(joined(tokens), tuple(map(_one, _filled(parts))))
     if len(parts := split(tokens, r"\in")) == 2:
         return _membership(_filled(parts), tokens)
     if len(split(tokens, *_RELATIONS)) > 1:
         return _relation(tokens)
     return _object(tokens)
+
+
+def _union(text: str, parts: tuple[Shape, ...]) -> Shape:
+    sets = [part.items for part in parts if isinstance(part, Collection) and part.kind == "set"]
+    if len(sets) == len(parts):
+        return Collection(text, "set", tuple(item for items in sets for item in items))
+    return Collection(text, "union", parts)
 
 
 def _filled(parts: list[list[Token]]) -> list[list[Token]]:
@@ -126,13 +138,9 @@ def _membership(parts: list[list[Token]], tokens: list[Token]) -> Shape:
 
 
 def _variable(tokens: Sequence[Token]) -> str | None:
-    """The name where ``tokens`` are a variable, or a function of one such as ``f(x)``."""
-    if (
-        len(tokens) == 4
-        and [t.text for t in tokens[1::2]] == ["(", ")"]
-        and tokens[0].kind == tokens[2].kind == "letter"
-    ):
-        return f"{tokens[0].text}({tokens[2].text})"
+    """The name where ``tokens`` are a variable, or a function of some such as ``f(x)``, ``f'(x)`` or ``f(2)``."""
+    if len(tokens) > 3 and _APPLIED.fullmatch(text := joined(tokens)):
+        return text
     try:
         grammar = Grammar(tokens)
         node = grammar.sum()
@@ -163,7 +171,7 @@ def _equation(parts: list[list[Token]], tokens: list[Token]) -> Shape:
     for label, value in ((parts[0], parts[1:]), (parts[-1], parts[-2::-1])):
         name = _variable(label) or _label(label)
         if name is not None and (len(value) == 1 or _all_equal(value)):
-            return Named(text, name, _one(value[-1]))
+            return Named(text, name, _one(value[-1]), is_word=all(token.kind == "text" for token in label))
     if len(parts) > 2:
         raise Malformed("a chain of equations whose members differ")
     left, right = map(_whole, parts)
@@ -173,11 +181,16 @@ def _equation(parts: list[list[Token]], tokens: list[Token]) -> Shape:
 
 
 def _label(tokens: Sequence[Token]) -> str | None:
-    """A word, or a tuple of variables, which names what stands on the other side."""
-    if all(token.kind == "text" for token in tokens):
+    """A word, points such as ``AB``, or a tuple of variables, which name what stands on the other side."""
+    inner = tokens[1:-1]
+    is_tuple = len(inner) > 1 and tokens[0].text == "(" and tokens[-1].text == ")"
+    if (
+        all(token.kind == "text" for token in tokens)
+        or _POINTS.fullmatch(joined(tokens))
+        or (is_tuple and all(t.kind == "letter" or t.text == "," or t.text[1:] in GREEK for t in inner))
+    ):
         return joined(tokens)
-    is_tuple = tokens[0].text == "(" and len(tokens) > 3 and tokens[-1].text == ")"
-    return joined(tokens) if is_tuple and all(t.kind == "letter" or t.text == "," for t in tokens[1:-1]) else None
+    return None
 
 
 def _all_equal(parts: Sequence[list[Token]]) -> bool:
@@ -224,7 +237,7 @@ def _object(tokens: list[Token]) -> Shape:
     tokens = _without_parentheses(tokens)
     text = joined(tokens)
     first = tokens[0].text
-    if text in (r"\emptyset", r"\{\}", "{}"):
+    if text in _EMPTY:
         return Collection(text, "set", ())
     if text in _ALL_REALS:
         return Ordered(text, "()", (Value("", negate(_INFINITY)), Value("", _INFINITY)))
@@ -240,6 +253,9 @@ def _object(tokens: list[Token]) -> Shape:
             return Collection(text, "set", tuple(map(_one, _filled(parts))))
         if first == r"\begin":
             return _grid(inner, text)
+    matrix = next((i for i, token in enumerate(tokens) if token.text == r"\begin"), 0)
+    if matrix and _closes_last(tokens[matrix:]) and isinstance(grid := _object(tokens[matrix:]), Grid):
+        return _scaled(_whole(tokens[:matrix]), grid, text=text)
     if len(parts := split(tokens, ":")) > 1:
         return Ordered(text, "::", tuple(map(_object, _filled(parts))))
     return _value(tokens, text)
@@ -300,6 +316,17 @@ def _grid(tokens: Sequence[Token], text: str) -> Shape:
     return Grid(text, cells)
 
 
+def _scaled(factor: Node, grid: Grid, *, text: str) -> Shape:
+    """A matrix of values, times a number."""
+    rows = []
+    for row in grid.rows:
+        values = [cell for cell in row if isinstance(cell, Value)]
+        if len(values) < len(row):
+            raise Malformed("a multiple of a matrix that holds more than values")
+        rows.append(tuple(Value("", product(factor, cell.node), cell.unit) for cell in values))
+    return Grid(text, tuple(rows))
+
+
 def _environment(tokens: Sequence[Token]) -> tuple[str, list[Token]]:
     if not tokens or tokens[0].text != "{":
         raise Malformed("an environment without a name")
@@ -310,6 +337,8 @@ def _environment(tokens: Sequence[Token]) -> tuple[str, list[Token]]:
 
 
 def _value(tokens: list[Token], text: str) -> Shape:
+    if len(split(tokens, r"\over", r"\choose")) > 1:
+        tokens = [Token("sign", "{"), *tokens, Token("sign", "}")]
     prefix, body = _currency(tokens)
     if not body or (body[0].kind == "text" and not prefix):
         return _as_words(tokens)

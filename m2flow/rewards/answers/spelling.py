@@ -17,7 +17,7 @@ GREEK = words_of(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma "
     "tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell"
 )
-SHORT_WORDS = words_of("no yes odd not or and the is of to in on up if at an it we are for ans")
+SHORT_WORDS = words_of("no yes odd all not or and the is of to in on up if at an it we are for ans")
 """Words that are no product of letters."""
 CONNECTIVES = {"or": ";", "and": ";", "percent": "%"}
 APPLIED = re.compile(r"(arcsin|arccos|arctan|sin|cos|tan|ln|log)([a-z])")
@@ -29,7 +29,8 @@ _SPELLED = {
     **dict.fromkeys("×∙⋅·∗", r"\cdot "),
     "÷": "/", "⁄": "/", "∕": "/", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
     "⩽": r"\le ", "⩾": r"\ge ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in ",
-    "±": r"\pm ", "√": r"\sqrt ",
+    "±": r"\pm ", "√": r"\sqrt ", "∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ",
+    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
     "°": r"^\circ ", "º": r"^\circ ", "θ": r"\theta ", "∓": r"\mp ", "‰": "/1000", "％": "%", "，": ",", "（": "(",
     "）": ")", "：": ":", "；": ";", "′": "'", "ℝ": r"\mathbb{R}", "“": '"', "”": '"', "’": "'", "‘": "'",
 }  # fmt: skip
@@ -51,13 +52,18 @@ _LAYOUT = re.compile(
 )
 _TIMES_TEN = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _UNIT_DOT = re.compile(r"(?<![A-Za-z])(sq|cu|ft|in|yd|lb|lbs|oz|hr|hrs|min|sec)\.(?=\s*[a-z])")
+_UNIT = r"\s*(\\(?:text|mathrm|rm)\s*\{[^{}]*\}(?:\s*\^\s*(?:\d|\{\d\}))?)\s*"
+_UNIT_FRACTION = re.compile(rf"\\[dt]?frac\s*\{{{_UNIT}\}}\s*\{{{_UNIT}\}}")
+_REPEATED = re.compile(r"(?<!\d)(\d{1,20}\.\d{0,20}?)(\d{1,12}?)\2{1,30}\s*(?:\.\.\.|\\[lc]?dots(?![A-Za-z]))")
+_PERIOD = re.compile(r"(?<!\d)(\d{1,20}\.)\((\d{1,20})\)")
+_PER_CENT = re.compile(r"\bper cent\b")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
 _ROW_SPACE = re.compile(r"(?<=\\\\)\[[^\[\]]{0,20}\]")
 TEXT_COMMANDS = words_of(
     "text textbf textit textrm textsf texttt textnormal mbox hbox mathrm mathsf operatorname mathbf mathit "
-    "boldsymbol bm mathnormal emph"
+    "boldsymbol bm mathnormal emph underline"
 )
-MATH_FONTS = frozenset({"mathbf", "mathit", "boldsymbol", "bm", "mathnormal"})
+MATH_FONTS = words_of("mathbf mathit boldsymbol bm mathnormal underline")
 SAME_COMMAND = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "nicefrac": "frac", "sfrac": "frac",
     "dbinom": "binom", "tbinom": "binom", "leq": "le", "geq": "ge",
@@ -77,6 +83,9 @@ def spell(text: str) -> str:
     text = "".join(_compose(c) for c in text) if not text.isascii() else text
     text = _GROUPED.sub(lambda m: _GROUP_MARK.sub("", m.group()), text)
     text = _UNIT_DOT.sub(r"\1 ", text)
+    text = _UNIT_FRACTION.sub(r"\1/\2", text)
+    text = _PERIOD.sub(r"\1\\overline{\2}", _REPEATED.sub(r"\1\\overline{\2}", text))
+    text = _PER_CENT.sub("percent", text)
     text = _TIMES_TEN.sub(r"\\cdot ", text)
     text = _LAYOUT.sub(" ", _ROW_SPACE.sub("", text))
     return _dollars(_DELIMITERS.sub(" ", text)).strip()

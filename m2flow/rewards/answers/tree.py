@@ -127,6 +127,8 @@ class Named:
     text: str
     name: str
     value: "Shape"
+    is_word: bool = False
+    """``Area = 5``: the name is a description, which others may put in other words."""
 
 
 Shape = Value | Words | Many | Collection | Ordered | Grid | Relation | Named

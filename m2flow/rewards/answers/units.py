@@ -12,10 +12,10 @@ _PREFIX = {"kilo": "k", "centi": "c", "milli": "m", "deci": "d"}
 
 # name of the base unit: (scale, spellings)
 _SPELLINGS: dict[tuple[str, Fraction], str] = {
-    ("inch", Fraction(1)): "inch inches in",
-    ("foot", Fraction(1)): "foot feet ft",
-    ("yard", Fraction(1)): "yard yards yd",
-    ("mile", Fraction(1)): "mile miles mi",
+    ("meter", Fraction("0.0254")): "inch inches in",
+    ("meter", Fraction("0.3048")): "foot feet ft",
+    ("meter", Fraction("0.9144")): "yard yards yd",
+    ("meter", Fraction("1609.344")): "mile miles mi",
     ("second", Fraction(1)): "s sec secs second seconds",
     ("second", Fraction(60)): "min mins minute minutes",
     ("second", Fraction(3600)): "h hr hrs hour hours",
@@ -91,13 +91,14 @@ def _table() -> dict[str, tuple[str, Fraction, int]]:
 
 
 _KNOWN = _table()
+_SHORT = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "sqft": "ft^2"}
 WORDS = (
     frozenset(word for word in _KNOWN if len(word) > 1 and word != "in")
     | frozenset(_COUNTS)
-    | {"in", "mph", "kph", "sq", "cu"}
+    | {"in", "sq", "cu"}
+    | frozenset(_SHORT)
 )
 """Spellings of more than one letter."""
-_SHORT = {"mph": "mi/h", "kph": "km/h", "sqft": "ft^2"}
 
 
 def read_unit(text: str) -> Unit | None:

@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from m2flow.rewards.answers import equality, shapes
+from m2flow.rewards.answers.grammar import negate
 from m2flow.rewards.answers.lexing import MAX_CHARS, Reading, tokenize
 from m2flow.rewards.answers.tree import (
     Collection,
+    Constant,
     Grid,
     Malformed,
     Many,
@@ -17,6 +19,7 @@ from m2flow.rewards.answers.tree import (
     Ordered,
     Relation,
     Shape,
+    Symbol,
     TooLarge,
     Unfamiliar,
     Unit,
@@ -26,14 +29,17 @@ from m2flow.rewards.answers.tree import (
 
 MAX_ITEMS = 200
 """Largest set or list whose items are matched with another's."""
+_MINUS_INFINITY = negate(Constant("infinity"))
 _DEGREE = (("degree", 1),)
+_POUNDS = {(("pound", 1),), (("sterling", 1),)}
+"""One word for a weight and a currency."""
 
 
 def same_answer(gold: str, answer: str) -> bool:
     """Whether ``answer`` denotes what ``gold`` does. Neither is ever run as code.
 
     The answer is read the usual way first, then with commas between three digits as separators, then with single
-    letters behind a number as units.
+    letters behind a number as units, then with ``7e-4`` as one number.
 
     Raises:
         Unfamiliar: both are balanced, but at least one uses notation that is not read here.
@@ -43,7 +49,7 @@ def same_answer(gold: str, answer: str) -> bool:
     if len(answer) > MAX_CHARS:
         return same_text(gold, answer)
     unfamiliar: Unfamiliar | None = None
-    for reading in (Reading(), Reading(thousands=False), Reading(unit_letters=True)):
+    for reading in (Reading(), Reading(thousands=False), Reading(unit_letters=True), Reading(exponents=True)):
         try:
             a, b = shapes.read(gold, reading), shapes.read(answer, reading)
         except Malformed:
@@ -96,7 +102,7 @@ def same(a: Shape, b: Shape) -> bool:
 
 def _same_named(a: Shape, b: Shape) -> bool:
     if isinstance(a, Named) and isinstance(b, Named):
-        if a.name == b.name or (len(a.name) > 1 and len(b.name) > 1):
+        if a.name == b.name or (a.is_word and b.is_word):
             return same(a.value, b.value)
         left, right = _as_relation(a), _as_relation(b)
         return left is not None and right is not None and _same_relations(left, right)
@@ -113,7 +119,7 @@ def _same_named(a: Shape, b: Shape) -> bool:
 def _as_relation(named: Named) -> Relation | None:
     if not isinstance(named.value, Value):
         return None
-    return Relation(named.text, "=", shapes.Symbol(named.name), named.value.node)
+    return Relation(named.text, "=", Symbol(named.name), named.value.node)
 
 
 def _same_values(a: Value, b: Value) -> bool:
@@ -128,7 +134,7 @@ def _pairs(a: Value, b: Value) -> list[tuple]:
     x, y = (equality.times(v.node, v.unit.multiplier if v.unit else Fraction(1)) for v in (a, b))
     ua, ub = _dimensions(a.unit), _dimensions(b.unit)
     if ua and ub:
-        if ua != ub:
+        if ua != ub and {ua, ub} != _POUNDS:
             return []
         assert a.unit and b.unit
         return [(equality.times(x, a.unit.scale), equality.times(y, b.unit.scale))]
@@ -204,6 +210,18 @@ def _same_words(a: Words, b: Words) -> bool:
     return shapes.words(a.text) == shapes.words(b.text)
 
 
+def _same_letters(a: Words, b: Value) -> bool:
+    """``\\text{Bob}`` and ``Bob``, which reads like a product of three letters."""
+    return b.text.isalpha() and len(b.text) <= 3 and shapes.words(a.text) == shapes.words(b.text)
+
+
+def _grid_is_rows(a: Grid, b: Ordered) -> bool:
+    """A matrix written ``[[1, 2], [3, 4]]``."""
+    rows = [item for item in b.items if isinstance(item, Ordered) and item.brackets == "[]"]
+    same_form = b.brackets == "[]" and len(rows) == len(b.items) == len(a.rows)
+    return same_form and all(_same_items(x, y.items) for x, y in zip(a.rows, rows, strict=True))
+
+
 def _ratio_of(a: Ordered, b: Value) -> bool:
     """``3:4`` is the fraction 3/4 where a fraction is what the other side has."""
     if a.brackets != "::" or len(a.items) != 2 or not all(isinstance(item, Value) for item in a.items):
@@ -212,6 +230,17 @@ def _ratio_of(a: Ordered, b: Value) -> bool:
     if isinstance(b.node, Number) and b.node.value.denominator == 1:
         return False
     return _same_values(Value("", equality.product(top, Op("inverse", (bottom,)))), b)
+
+
+def _half_line_is_relation(a: Ordered, b: Relation) -> bool:
+    """``x > 3`` and ``2x > 6``."""
+    if a.variable is None:
+        return False
+    low, high = (item.node for item in a.items if isinstance(item, Value))
+    x = Symbol(a.variable)
+    if high == Constant("infinity"):
+        return _same_relations(Relation("", "<=" if a.brackets[0] == "[" else "<", low, x), b)
+    return low == _MINUS_INFINITY and _same_relations(Relation("", "<=" if a.brackets[1] == "]" else "<", x, high), b)
 
 
 def _many_is_tuple(a: Many, b: Ordered) -> bool:
@@ -227,12 +256,15 @@ def _many_is_set(a: Many, b: Collection) -> bool:
 _COMPARE: dict[tuple[type, type], Callable[..., bool]] = {
     (Value, Value): _same_values,
     (Words, Words): _same_words,
+    (Words, Value): _same_letters,
+    (Grid, Ordered): _grid_is_rows,
     (Many, Many): _same_many,
     (Collection, Collection): _same_collections,
     (Ordered, Ordered): _same_ordered,
     (Grid, Grid): _same_grids,
     (Relation, Relation): _same_relations,
     (Ordered, Value): _ratio_of,
+    (Ordered, Relation): _half_line_is_relation,
     (Many, Ordered): _many_is_tuple,
     (Many, Collection): _many_is_set,
 }
