@@ -22,6 +22,7 @@ from m2flow.flow.reward import MathReward
 from m2flow.flow.rollout import Rollout
 from m2flow.policies.base import Policy
 from m2flow.registry import build
+from m2flow.runtime import saved
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def _name_of_policy(config: Config) -> str:
 
 
 def _learner_state(roles: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    found = [state for state in roles.values() if isinstance(state, Mapping) and {"policy", "version"} <= set(state)]
+    states = [saved.whole(state) for state in roles.values() if isinstance(state, Mapping)]
+    found = [state for state in states if {"policy", "version"} <= set(state)]
     if len(found) != 1:
         raise CheckpointError(f"the checkpoint in {folder} has {len(found)} trained policies, expected one learner's")
     return found[0]

@@ -146,12 +146,29 @@ class Learner:
                 "rollout's sampling"
             )
 
-    @everywhere
-    def snapshot(self) -> LearnerWeights:
-        """What goes to a rollout on another slot."""
-        return LearnerWeights(policy=PolicyWeights(version=self.policy.version, tensors=self.policy.state()))
+    @property
+    def max_slots(self) -> int | None:
+        """As many as its trainer can use."""
+        return self.trainer.max_ranks
+
+    def join(self, meeting: str) -> None:
+        """Work as one with the copies of this learner on other slots, which call this too.
+
+        Args:
+            meeting: where they find each other, ``tcp://host:port``.
+        """
+        from m2flow.trainers.sharding import ranks
+
+        slots, slot = self.context.slots, self.context.slot
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        ranks.join(slots.index(slot), len(slots), init_method=meeting, device=device)
 
     @everywhere
+    def snapshot(self) -> LearnerWeights:
+        """What goes to a rollout that does not share this learner's policy: whole tensors."""
+        tensors = dict(self.trainer.gathered(self.models.policy.state()))
+        return LearnerWeights(policy=PolicyWeights(version=self.policy.version, tensors=tensors))
+
     def state(self) -> dict[str, Any]:
         """Weights, version, optimizer, schedule and critic: what a resumed run needs to go on bit for bit.
 
@@ -165,7 +182,6 @@ class Learner:
             "critic": {} if critic is None else self.trainer.saved(critic.state()),
         }
 
-    @everywhere
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from ``state``.
 

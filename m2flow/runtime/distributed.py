@@ -14,7 +14,7 @@ from typing import Any
 
 from m2flow.errors import CheckpointError, FlowError, M2flowError
 from m2flow.observe.spans import Span
-from m2flow.runtime import placement
+from m2flow.runtime import placement, saved
 from m2flow.runtime.calls import Call, ItemRef, Mode, RoleRef, StreamRef, mode_of
 from m2flow.runtime.context import Context
 from m2flow.runtime.hosts import Host, Hosts
@@ -22,14 +22,11 @@ from m2flow.runtime.hub import DRIVER, Handle, Hub, lost
 from m2flow.runtime.inline import defines, require_both_halves
 from m2flow.runtime.items import Items
 from m2flow.runtime.placement import Plan, StageConfig
-from m2flow.runtime.slot import RNG
+from m2flow.runtime.saved import LINKS, RNG
 from m2flow.runtime.wire import Server
 from m2flow.transport import peers
 from m2flow.transport.arena import Arena, Key
 from m2flow.transport.reader import Reader
-
-LINKS = "links"
-"""Where a state says which roles were given to others."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +137,9 @@ class Distributed:
             for name in filter(self._joins, placed):
                 slot.host({name: self.roles[name]})
         self._issue(RNG, "seed", mode="each")
+        for name in filter(self._joins, self.roles):
+            meeting = self._issue(RNG, "meeting", mode="first", slots=self._slots_of(name)[:1])
+            self._issue(name, "join", mode="everywhere", args=(next(iter(meeting)),))
         return self.plan
 
     def _joins(self, name: str) -> bool:
@@ -346,48 +346,39 @@ class Distributed:
         return [name for name, role in self.roles.items() if self.plan and defines(role, method)]
 
     def state(self) -> dict[str, Any]:
-        """The state of every role, and of the slots' random numbers: of a role whose slots work as one the joint state,
-        else by slot."""
+        """The state of every role, and of the slots' random numbers."""
         links = [[*method, other] for method, other in self._links.items()]
-        return {
-            LINKS: links,
-            RNG: self._state_of(RNG),
-            **{name: self._state_of(name) for name in self._having("state")},
-        }
+        return {LINKS: links, **{name: self._state_of(name) for name in (RNG, *self._having("state"))}}
 
-    def _state_of(self, name: str) -> dict[str, Any]:
-        if name != RNG and mode_of(self.roles[name], "state") == "everywhere":
-            return {"joint": next(iter(self._issue(name, "state", mode="everywhere")))}
-        return {str(slot): state for slot, state in self._issue(name, "state", mode="each")}
+    def _state_of(self, name: str) -> Any:
+        found = dict(self._issue(name, "state", mode="each"))
+        return saved.joined([found[slot] for slot in self._slots_of(name)])
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Give each role its state back.
+        """Give each role its state back; one whose slots work as one may have another number of them than before.
 
         Raises:
             CheckpointError: the roles with state, or their slots, are not those that were saved.
         """
-        own = {LINKS, RNG, *self._having("state")}
-        if own != state.keys():
-            raise CheckpointError(
-                f"the checkpoint holds the roles {sorted(state)}, this flow has {sorted(own)}: "
-                "resume with the script that began the run"
-            )
-        for name in own - {LINKS}:
+        own = set(self._having("state"))
+        saved.require_same_roles(own, state)
+        for name in [*sorted(own), *(state.keys() & {RNG})]:
             self._load_state_of(name, state[name])
-        for name, method, other in state[LINKS]:
+        for name, method, other in state.get(LINKS, ()):
             # What one role had of another is no part of its state: it is given it again.
             self._issue(name, method, mode=mode_of(self.roles[name], method), args=(self.roles[other],))
         self.wait()
 
-    def _load_state_of(self, name: str, parts: Mapping[str, Any]) -> None:
+    def _load_state_of(self, name: str, state: Any) -> None:
         slots = self._slots_of(name)
-        for part, state in parts.items():
-            if part != "joint" and int(part) not in slots:
-                raise CheckpointError(
-                    f"the checkpoint has a state of '{name}' on slot {part}, the plan does not: pin it"
-                )
-            mode, chosen = ("everywhere", slots) if part == "joint" else ("first", (int(part),))
-            self._issue(name, "load_state", mode=mode, args=(_Item(state),), slots=chosen)
+        can_divide = name != RNG and defines(self.roles[name], "join")
+        states = saved.divided(state, len(slots)) if can_divide else saved.parts(state)
+        if len(states) != len(slots) and name != RNG:
+            raise CheckpointError(
+                f"the checkpoint has '{name}' on {len(states)} slots, the plan on {len(slots)}: pin it to as many"
+            )
+        for slot, part in zip(slots, states, strict=False):
+            self._issue(name, "load_state", mode="first", args=(_Item(part),), slots=(slot,))
 
     def close(self) -> None:
         """End the slots' processes."""

@@ -8,7 +8,8 @@ method.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from m2flow.errors import CheckpointError, FlowError
+from m2flow.errors import FlowError
+from m2flow.runtime import saved
 from m2flow.runtime.calls import gives_items
 from m2flow.runtime.context import Context
 from m2flow.runtime.placement import StageConfig
@@ -79,13 +80,9 @@ class Inline:
             CheckpointError: the roles with state are not those that were saved.
         """
         own = {name for name, role in self.roles.items() if defines(role, "state")}
-        if own != state.keys():
-            raise CheckpointError(
-                f"the checkpoint holds the roles {sorted(state)}, this flow has {sorted(own)}: "
-                "resume with the script that began the run"
-            )
-        for name, saved in state.items():
-            self.roles[name].load_state(saved)
+        saved.require_same_roles(own, state)
+        for name in sorted(own):
+            self.roles[name].load_state(saved.whole(state[name]))
 
 
 def defines(role: Any, name: str) -> bool:

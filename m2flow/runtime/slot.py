@@ -6,6 +6,7 @@ use the slot at a time. It knows nothing of Ray: anything that starts a process 
 """
 
 import queue
+import socket
 import threading
 import traceback
 from collections import deque
@@ -20,6 +21,7 @@ from m2flow.observe.spans import Spans
 from m2flow.runtime.calls import Call, ItemRef, RoleRef, StreamRef, gives_items
 from m2flow.runtime.context import Context
 from m2flow.runtime.inline import defines
+from m2flow.runtime.saved import RNG
 from m2flow.runtime.turns import Turns
 from m2flow.runtime.wire import Address, Caller, Disconnected, outcome
 from m2flow.transport import peers
@@ -30,14 +32,18 @@ MakeStream = Callable[..., Any]
 """The flow's ``Stream``: items, origin, refill."""
 
 
-RNG = "random numbers"
-"""The name of a role that every slot has: the state of its process's random numbers."""
-
-
-class Rng:
-    """The random numbers of a slot's process, as a role."""
+class Process:
+    """A slot's process itself, as a role: its random numbers, and where others can meet it."""
 
     context: Any = None
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def meeting(self) -> str:
+        """An address that is free now, for a group of processes to meet at."""
+        with socket.create_server((self._host, 0)) as probe:
+            return f"tcp://{self._host}:{probe.getsockname()[1]}"
 
     def seed(self) -> None:
         """Begin with the run's seed, and the slot's number."""
@@ -70,7 +76,7 @@ class Slot:
         self._arena.address = self._server.address
         self._returned: queue.SimpleQueue[Key] = queue.SimpleQueue()
         self._reader = Reader(self._arena, on_release=self._returned.put, authkey=hub.key)
-        self.host({RNG: Rng()})
+        self.host({RNG: Process(host)})
 
     def host(self, roles: Mapping[str, Any]) -> None:
         """Take over copies of roles. Those that came in one call may share parts, such as a policy."""

@@ -7,7 +7,7 @@ What the data is made of (texts in a packed row, trajectories of a robot) is beh
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -72,6 +72,9 @@ class Settings:
 
 class Trainer(Plugin, ABC):
     """Optimizes the parameters it is given with what an algorithm says."""
+
+    max_ranks: ClassVar[int | None] = 1
+    """How many processes can share the work; ``None``: any number."""
 
     def __init__(self, config: Any, algorithm: Algorithm) -> None:
         self.config = config

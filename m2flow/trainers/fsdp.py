@@ -3,7 +3,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -36,6 +36,8 @@ class Fsdp(local.Local):
     log-probs and values, numbers, gradients) is added up. So no result depends on the number of ranks but for the order
     in which gradients are added.
     """
+
+    max_ranks: ClassVar[int | None] = None
 
     class Config(local.Local.Config):
         """How the weights are updated, and what is traded between memory and communication."""

@@ -208,19 +208,31 @@ def test_a_slot_that_dies_fails_what_waits_for_it(flow: Any):
         next(stream)
 
 
-def test_states_come_back_to_the_slots_they_were_on(flow: Any):
-    first = flow(2, {"weights": pin(1)}, weights=Weights(), doubler=Doubler())
+def test_a_state_comes_back_and_with_it_what_was_given_to_other_roles(flow: Any):
+    pins = {"weights": pin(1), "doubler": pin(0)}
+    first = flow(2, pins, weights=Weights(), doubler=Doubler())
     first("weights", "grow", Stream([5], origin="list")).get()
+    first("doubler", "remember", first.roles["weights"])
     saved = first.runtime.state()
-    assert saved["weights"] == {"1": {"value": 5}}
-    second = flow(2, {"weights": pin(1)}, weights=Weights(), doubler=Doubler())
+    assert saved["weights"] == {"value": 5}
+    second = flow(2, pins, weights=Weights(), doubler=Doubler())
     second("doubler", "total", [1]).get()
     second.runtime.load_state(saved)
-    assert second("weights", "grow", []).get() == 5
-    third = flow(2, {"weights": pin(0)}, weights=Weights(), doubler=Doubler())
-    third("doubler", "total", [1]).get()
-    with pytest.raises(CheckpointError, match="'weights' on slot 1"):
-        third.runtime.load_state(saved)
+    assert second("doubler", "recall", [0]).get() == (0, {"value": 5})
+
+
+def test_a_role_that_was_on_other_slots_says_how_many(flow: Any):
+    class Counter(Weights):
+        max_slots: int | None = None
+
+    first = flow(2, counter=Counter())
+    assert len(first("counter", "grow", [1]).get() and first.runtime.state()["counter"]["slots"]) == 2
+    second = flow(2, {"counter": pin(0)}, counter=Counter())
+    second("counter", "grow", [1]).get()
+    with pytest.raises(CheckpointError, match="'counter' on 2 slots, the plan on 1"):
+        second.runtime.load_state(first.runtime.state())
+    with pytest.raises(CheckpointError, match=r"holds the roles \['other'\], this flow has \['counter'\]"):
+        second.runtime.load_state({"other": {}})
 
 
 def test_what_cannot_be_shared_or_passed_says_so(flow: Any):

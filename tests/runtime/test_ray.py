@@ -15,9 +15,11 @@ from m2flow.checkpoint.store import Store
 from m2flow.errors import FlowError
 from m2flow.flow.run import CheckpointConfig, RuntimeConfig
 from m2flow.observe.recorder import ObserveConfig
+from m2flow.runtime.saved import whole
 
 INLINE = RuntimeConfig()
 APART = RuntimeConfig(kind="ray", slots=2, pin=("rollout=1", "learner=0", "mathreward=0,1"))
+TOGETHER = RuntimeConfig(kind="ray", slots=2)
 
 
 class Watch:
@@ -41,7 +43,9 @@ class Watch:
         self.seen = state["seen"]
 
 
-def train(folder: Path, runtime: RuntimeConfig, *, dies_at: int | None = None, iterations: int = 3) -> None:
+def train(
+    folder: Path, runtime: RuntimeConfig, *, dies_at: int | None = None, trainer: str = "local", iterations: int = 3
+) -> None:
     config = mf.RunConfig(
         iterations=iterations,
         run_dir=folder,
@@ -55,7 +59,7 @@ def train(folder: Path, runtime: RuntimeConfig, *, dies_at: int | None = None, i
         rollout = run.role(mf.Rollout(policy, sampling=sampling))
         reward = run.role(mf.MathReward())
         watch = run.role(Watch(dies_at))
-        learner = run.role(mf.Learner(policy, trainer={"name": "local", "learning_rate": 1e-3}, sampling=sampling))
+        learner = run.role(mf.Learner(policy, trainer={"name": trainer, "learning_rate": 1e-3}, sampling=sampling))
         for prompts in run.iterations(mf.MathPrompts(), 8):
             scored = watch.look(reward.score(rollout.generate(prompts, samples_per_prompt=4)))
             stats = learner.update(scored)
@@ -68,8 +72,13 @@ def end(folder: Path) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    learner = end(folder)["roles"]["learner"]
-    return learner.get("joint", learner)["policy"]
+    return whole(end(folder)["roles"]["learner"])["policy"]
+
+
+def largest_difference(one: Path, other: Path) -> float:
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    return max((first[name] - second[name]).abs().max().item() for name in first)
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +96,13 @@ def test_a_run_on_two_slots_that_loses_one_resumes_and_ends_as_a_run_in_one_proc
         train(tmp_path / "ray", APART, dies_at=13)
     assert end(tmp_path / "ray")["iteration"] == 1
     train(tmp_path / "ray", APART)
-    one, other = weights(tmp_path / "inline"), weights(tmp_path / "ray")
-    assert one.keys() == other.keys()
-    assert max((one[name] - other[name]).abs().max().item() for name in one) < 1e-5
-    assert end(tmp_path / "ray")["roles"]["watch"] == {"0": {"seen": 24}}
+    assert largest_difference(tmp_path / "inline", tmp_path / "ray") < 1e-5
+    assert end(tmp_path / "ray")["roles"]["watch"] == {"seen": 24}
+
+
+def test_a_learner_on_two_slots_makes_the_weights_of_one_and_its_checkpoint_goes_on_in_one_process(tmp_path: Path):
+    train(tmp_path / "inline", INLINE, iterations=3)
+    train(tmp_path / "ray", TOGETHER, trainer="fsdp", iterations=2)
+    assert len(end(tmp_path / "ray")["roles"]["learner"]["slots"]) == 2
+    train(tmp_path / "ray", INLINE, iterations=3)
+    assert largest_difference(tmp_path / "inline", tmp_path / "ray") < 1e-5
