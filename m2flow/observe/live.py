@@ -174,13 +174,18 @@ class LiveProgress(Progress):
         course = self.course
         line = Table.grid(padding=(0, 1))
         left = f", {clock(course.left_s)} left" if course.left_s else ""
+        count, times = f"{course.done}/{course.total}", f"{clock(time.monotonic() - self._started_s)}{left}"
+        bar = max(10, self._console.width // 4)
+        # On a narrow terminal count and time matter more than the whole name.
+        title = Text(self.title, style="bold")
+        title.truncate(max(8, self._console.width - bar - len(count) - len(times) - 3), overflow="ellipsis")
         for overflow in ("ellipsis", "crop", "crop", "crop"):
             line.add_column(no_wrap=True, overflow=overflow)
         line.add_row(
-            Text(self.title, style="bold"),
-            ProgressBar(total=course.total, completed=course.done, width=max(10, self._console.width // 4)),
-            Text(f"{course.done}/{course.total}"),
-            Text(f"{clock(time.monotonic() - self._started_s)}{left}", style="dim"),
+            title,
+            ProgressBar(total=course.total, completed=course.done, width=bar),
+            Text(count),
+            Text(times, style="dim"),
         )
         return line
 
