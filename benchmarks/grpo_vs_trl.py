@@ -259,7 +259,7 @@ class Needs:
 class Side:
     """One of the two in a process of its own, and the steps it has made."""
 
-    def __init__(self, name: str, work: Callable[..., None], options: argparse.Namespace) -> None:
+    def __init__(self, name: str, work: Callable[..., None], *, options: argparse.Namespace) -> None:
         context = multiprocessing.get_context("spawn")
         self.name = name
         self.made: list[Step] = []
@@ -278,7 +278,7 @@ class Side:
 
 def compare(options: argparse.Namespace) -> None:
     """Both by turns; the first step of each, which also makes the optimizer's moments, counts only if it is alone."""
-    ours, theirs = Side("m2flow", run_ours, options), Side("TRL", run_theirs, options)
+    ours, theirs = Side("m2flow", run_ours, options=options), Side("TRL", run_theirs, options=options)
     for _ in range(options.steps + 1):
         for side in (ours, theirs):
             side.made.append(side.step())

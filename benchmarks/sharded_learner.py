@@ -172,7 +172,7 @@ def cost(options: Mapping[str, Any]) -> dict[str, float]:
     return {**seen.counts, "CPU-s an update": round((time.process_time() - begin) / 2, 2)}
 
 
-def _rank(rank: int, num_ranks: int, folder: Path, options: Mapping[str, Any]) -> None:
+def _rank(rank: int, num_ranks: int, *, folder: Path, options: Mapping[str, Any]) -> None:
     torch.set_num_threads(1)
     ranks.join(rank, num_ranks, init_method=f"file://{folder}/meet-{num_ranks}")
     found: dict[str, Any] = {name: outcome(way, "fsdp", updates=options["updates"]) for name, way in WAYS.items()}
@@ -187,7 +187,8 @@ def _rank(rank: int, num_ranks: int, folder: Path, options: Mapping[str, Any]) -
 def run_ranks(num_ranks: int, folder: Path, *, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What each of so many processes found."""
     context = multiprocessing.get_context("spawn")
-    made = [context.Process(target=_rank, args=(rank, num_ranks, folder, options)) for rank in range(num_ranks)]
+    given = {"folder": folder, "options": options}
+    made = [context.Process(target=_rank, args=(rank, num_ranks), kwargs=given) for rank in range(num_ranks)]
     for process in made:
         process.start()
     for process in made:

@@ -38,6 +38,11 @@ class Dapo(PolicyGradient):
         overlong_factor: float = Field(default=1.0, ge=0)
         """The whole penalty."""
 
+        def problems(self) -> list[str]:
+            """A range without anything between its ends."""
+            wrong = self.keep_range is not None and self.keep_range[0] >= self.keep_range[1]
+            return super().problems() + [f"keep_range is {self.keep_range}: put the lower number first"] * wrong
+
     def keep(self, rewards: Float[Tensor, "n"]) -> bool:
         """Whether the rewards differ; a group of one is kept. With ``keep_range``: whether their mean is within it."""
         if self.config.keep_range is not None:

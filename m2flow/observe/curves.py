@@ -250,7 +250,7 @@ def columns(names: Sequence[str], rows: Sequence[tuple[float, Mapping[str, float
     body = [*axes(frame, marks)]
     for position, (_, parts) in enumerate(rows):
         body.extend(
-            _column(frame, names, parts=parts, place=(frame.left + position * room + gap / 2, min(room - gap, 90.0)))
+            _column(frame, names, parts=parts, place=(frame.left + (position + 0.5) * room, min(room - gap, 90.0)))
         )
     series = [
         {"label": n, "x": [_short(x) for x, _ in rows], "y": [_short(p.get(n, 0.0)) for _, p in rows]} for n in names
@@ -261,7 +261,8 @@ def columns(names: Sequence[str], rows: Sequence[tuple[float, Mapping[str, float
 def _column(
     frame: Frame, names: Sequence[str], *, parts: Mapping[str, float], place: tuple[float, float]
 ) -> Iterator[str]:
-    x, width = place
+    centre, width = place
+    x = centre - width / 2
     below = 0.0
     for index, name in enumerate(names):
         seconds = parts.get(name, 0.0)

@@ -49,6 +49,8 @@ def figure(value: float | None, digits: int = 3) -> str:
     size = abs(value)
     if value == int(value) and size < 1e15:
         return f"{int(value):,}"
+    if size >= 1e15:
+        return scientific(value, digits)
     if size >= 10**digits:
         return f"{value:,.0f}"
     if 1e-3 <= size < 1e-2:

@@ -153,7 +153,7 @@ def refusal(path: Path, error: OSError, *, num_bytes: int) -> M2flowError:
     """What to tell a person whose file of ``num_bytes`` more bytes could not be written."""
     if error.errno in FULL:
         return M2flowError(
-            f"cannot write {path}: the disk is full; free some space (this takes {num_bytes:,} bytes), then go on with "
-            "--resume auto"
+            f"cannot write {path}: the disk is full; free some space, then go on with --resume auto "
+            f"({num_bytes:,} bytes were to be written)"
         )
     return M2flowError(f"cannot write {path}: {error.strerror}; make it writable, or choose another --run-dir")

@@ -27,6 +27,8 @@ from m2flow.observe.spans import short
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 REDRAW_S = 0.05
 """Stages shorter than this are not worth a redraw each."""
+MIN_TITLE = 8
+"""Columns that the run's name keeps on any terminal."""
 HEIGHT = 3
 """Lines of the display, always."""
 WIPE = "\r\x1b[2K" + "\x1b[1A\x1b[2K" * (HEIGHT - 1)
@@ -174,13 +176,20 @@ class LiveProgress(Progress):
         course = self.course
         line = Table.grid(padding=(0, 1))
         left = f", {clock(course.left_s)} left" if course.left_s else ""
+        count, times = f"{course.done}/{course.total}", clock(time.monotonic() - self._started_s)
+        bar = max(10, self._console.width // 4)
+        # On a narrow terminal the count matters more than the time left, and that more than the whole name.
+        room = self._console.width - bar - len(count) - len(times) - 3
+        times, room = (times + left, room - len(left)) if room - len(left) >= MIN_TITLE else (times, room)
+        title = Text(self.title, style="bold")
+        title.truncate(max(MIN_TITLE, room), overflow="ellipsis")
         for overflow in ("ellipsis", "crop", "crop", "crop"):
             line.add_column(no_wrap=True, overflow=overflow)
         line.add_row(
-            Text(self.title, style="bold"),
-            ProgressBar(total=course.total, completed=course.done, width=max(10, self._console.width // 4)),
-            Text(f"{course.done}/{course.total}"),
-            Text(f"{clock(time.monotonic() - self._started_s)}{left}", style="dim"),
+            title,
+            ProgressBar(total=course.total, completed=course.done, width=bar),
+            Text(count),
+            Text(times, style="dim"),
         )
         return line
 

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -129,7 +130,7 @@ def cards(rows: Sequence[Mapping[str, Any]], points: Points, *, total: int) -> I
     for headline in (REWARD, HELD_OUT):
         if found := _of(headline, points):
             values = [value for _, value in found]
-            best = max(values)
+            best = max(filter(math.isfinite, values), default=math.nan)
             yield {
                 "label": headline.label,
                 "first": figure(values[0]) if len(values) > 1 else "",

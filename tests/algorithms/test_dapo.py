@@ -10,6 +10,7 @@ from vectors import advantages_of, batch_of, cases, close, real
 from m2flow.algorithms.base import Outputs, Totals
 from m2flow.algorithms.dapo import Dapo
 from m2flow.algorithms.formulas.masked import on_last
+from m2flow.errors import ConfigError
 
 
 @cases("dapo_dynamic_sampling")
@@ -23,6 +24,12 @@ def test_a_range_of_mean_rewards_decides_where_there_is_one():
     dapo = Dapo(Dapo.Config(keep_range=(0.2, 0.8)))
     kept = {name: dapo.keep(real(rewards)) for name, rewards in GROUPS.items()}
     assert kept == {"equal": True, "mixed": True, "low": False, "high": False, "alone": False, "edge": False}
+
+
+def test_a_range_of_rewards_has_its_lower_end_first():
+    with pytest.raises(ConfigError, match="keep_range"):
+        Dapo.Config(keep_range=(0.8, 0.2)).check()
+    Dapo.Config(keep_range=(0.2, 0.8)).check()
 
 
 GROUPS = {

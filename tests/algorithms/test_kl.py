@@ -98,6 +98,16 @@ def test_a_divergence_in_the_reward_has_no_gradient_and_one_in_the_loss_has_the_
         close(x.grad, [slope], NEAR)
 
 
+def test_a_divergence_in_the_reward_is_reported_and_not_added_to_the_loss():
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    zero = torch.zeros(1, 2, dtype=torch.float64)
+    batch = batch_of(mask, old_logprobs=zero, reference_logprobs=real([[-0.5, -0.1]]), advantages=zero)
+    grpo = Grpo(Grpo.Config(kl_reward_coef=1.0, kl_estimator="k1"))
+    loss = grpo.loss(batch, Outputs(logprobs=zero), totals=Totals.of(mask, max_tokens=2))
+    assert loss.policy.item() == 0
+    assert loss.sums["policy/reference_kl"] == pytest.approx(0.3)
+
+
 def test_what_is_computed_follows_from_where_the_divergence_enters():
     nowhere, in_loss = Grpo(Grpo.Config()), Grpo(Grpo.Config(kl_coef=0.1))
     in_reward = Grpo(Grpo.Config(kl_reward_coef=0.1))

@@ -46,9 +46,9 @@ def _full_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("metrics.jsonl", r"cannot write .*metrics.jsonl: the disk is full; free some space \(this takes [\d,]+ bytes"),
+        ("metrics.jsonl", r"cannot write .*metrics.jsonl: the disk is full; free .*\([\d,]+ bytes were"),
         ("samples.jsonl", r"cannot write .*samples.jsonl: the disk is full"),
-        ("report.html", r"cannot write .*report.html: the disk is full; free some space \(this takes [\d,]+ bytes\)"),
+        ("report.html", r"cannot write .*report.html: the disk is full; free .*\([\d,]+ bytes were"),
         ("trace.json", r"cannot write .*trace.json: the disk is full"),
         ("config.json", r"cannot write .*config.json: the disk is full"),
         ("tensors.safetensors", r"cannot write the checkpoint .*step-00000003: there is no room for its 7.8 MB"),

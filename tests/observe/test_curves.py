@@ -108,3 +108,13 @@ def test_stacked_columns_are_as_high_as_their_seconds():
 
 def test_a_spark_needs_two_points():
     assert spark([1.0]) == "" and spark([]) == "" and "<path" in spark([1.0, 1.0])
+
+
+@pytest.mark.parametrize("num", [1, 2, 9, 100])
+def test_a_column_stands_over_its_iteration_on_the_axis(num):
+    drawing, data = columns(["a"], [(5 + i, {"a": 1.0}) for i in range(num)])
+    boxes = re.findall(r'<rect [^>]*x="([\d.]+)"[^>]*width="([\d.]+)"', drawing)
+    (low, high), (left, right, *_), width = data["frame"]["x"], data["frame"]["m"], data["frame"]["w"]
+    places = [(5 + i - low) / (high - low) if high > low else 0.5 for i in range(num)]
+    wanted = [left + place * (width - left - right) for place in places]
+    assert [float(x) + float(w) / 2 for x, w in boxes] == pytest.approx(wanted, abs=0.11)

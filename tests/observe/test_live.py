@@ -183,6 +183,7 @@ def test_a_narrow_terminal_cuts_lines_and_keeps_their_number(started, screen):
     for iteration in range(3):
         run_iteration(live, iteration, 0.123456)
     assert len(screen.lines) == HEIGHT and all(len(line) <= 30 for line in screen.lines)
+    assert "3/10" in screen.lines[0]
 
 
 def test_the_cursor_is_never_left_hidden(started, screen):

@@ -123,6 +123,13 @@ def test_the_summary_goes_from_the_first_to_the_last(tmp_path):
     assert "finished" in page.texts["span"]
 
 
+def test_the_best_reward_is_a_number_where_any_is(tmp_path):
+    rows = metric_rows(3)
+    for row, reward in zip(rows, (math.nan, 0.5, math.inf), strict=True):
+        row["reward/mean"] = reward
+    assert "best 0.500" in " ".join(re.sub(r"<[^>]+>", " ", make(tmp_path, rows)[1]).split())
+
+
 def test_a_run_that_ended_early_says_where(tmp_path):
     page, _ = make(tmp_path, metric_rows(3), config={"iterations": 10})
     assert "stopped at 3 of 10" in page.texts["span"]

@@ -93,7 +93,12 @@ CASES: dict[str, dict[str, Any]] = {
         "sharded": {"reshard_after_forward": False},
         "updates": 2,
     },
-    "untied": {"algorithm": {"name": "ppo", "target_kl": 1e-7}, "untied": True, "trainer": {"epochs": 3}},
+    "untied": {
+        "algorithm": {"name": "ppo", "target_kl": 1e-7},
+        "untied": True,
+        "rewards": (1, 0),
+        "trainer": {"epochs": 3},
+    },
     "poisoned": {"algorithm": Poisoned.Config(), "rewards": (1, 7), "trainer": {"skip_nonfinite_steps": True}},
 }
 

@@ -158,8 +158,9 @@ class PolicyGradient(Algorithm):
         found = self.surrogate(batch, logprobs, old=old)
         terms = {**_fractions(found, batch), "approx_kl": (old - logprobs).clamp(-20, 20)}
         losses = found.losses if batch.weights is None else found.losses * self.factors(batch.weights, batch)
-        if self.config.kl_coef > 0:
+        if "reference_logprobs" in self.needs:
             terms["reference_kl"] = self.divergence(logprobs, zeroed(required(batch.reference_logprobs), batch.mask))
+        if self.config.kl_coef > 0:
             losses = losses + self.config.kl_coef * terms["reference_kl"]
         if outputs.entropies is not None:
             terms["entropy"] = zeroed(outputs.entropies, batch.mask)

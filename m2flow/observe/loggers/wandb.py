@@ -73,8 +73,12 @@ class Wandb(Logger):
         self._run.log({"iteration": iteration, "samples": self._service.Table(columns=columns, data=data)})
 
     def close(self) -> None:
-        """Finish the run: wait for uploads."""
+        """Finish the run: wait for uploads, and until an offline run's file is whole on the disk."""
         self._run.finish()
+        # An offline run's ``finish`` returns while W&B's own process still writes the file; its end is waited for
+        # here, unless the script has another run open in it.
+        if self._service.run is None:
+            self._service.teardown()
 
 
 def _cell(value: Any) -> Any:

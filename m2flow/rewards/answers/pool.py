@@ -8,12 +8,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO
+from functools import partial
+from typing import IO, Any
 
 from m2flow.errors import RewardError
 
@@ -103,7 +105,10 @@ def _kill_all(workers: "list[Worker]") -> None:
 
 
 class Pool:
-    """Judges pairs of gold and given answer. Processes start with the first question and end with the pool."""
+    """Judges pairs of gold and given answer. Processes start with the first question and end with the pool.
+
+    Threads may share one: they take turns. A copy, in this process or sent to another, starts processes of its own.
+    """
 
     def __init__(self, *, num_workers: int, timeout_s: float, memory_bytes: int) -> None:
         self.num_workers = num_workers
@@ -111,7 +116,12 @@ class Pool:
         self.memory_bytes = memory_bytes
         self._workers: list[Worker] = []
         self._owner = os.getpid()
+        self._turn = threading.Lock()
         self._finalizer = weakref.finalize(self, _kill_all, self._workers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        limits = {"num_workers": self.num_workers, "timeout_s": self.timeout_s, "memory_bytes": self.memory_bytes}
+        return partial(Pool, **limits), ()
 
     def judge(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
         """For each (gold, answer) one of ``right``, ``wrong``, ``timeout``, ``memory`` and ``crash``, in order.
@@ -121,24 +131,31 @@ class Pool:
         """
         requests = [b"".join(map(_framed, pair)) for pair in pairs]
         found: list[str] = [""] * len(pairs)
-        self._start(min(self.num_workers, len(pairs)))
-        try:
-            self._run(requests, found)
-        except BaseException:
-            # A worker left in the middle of a question would answer the next one with it.
-            self.close()
-            raise
+        self._forget_after_fork()
+        with self._turn:
+            try:
+                self._start(min(self.num_workers, len(pairs)))
+                self._run(requests, found)
+            except BaseException:
+                # A worker left in the middle of a question would answer the next one with it.
+                _kill_all(self._workers)
+                raise
         return found
 
     def close(self) -> None:
         """End all processes; the next question starts new ones."""
-        _kill_all(self._workers)
+        self._forget_after_fork()
+        with self._turn:
+            _kill_all(self._workers)
+
+    def _forget_after_fork(self) -> None:
+        """The pipes belong to the process that opened them, and one of its threads may have held the turn."""
+        if self._owner != os.getpid():
+            self._workers.clear()
+            self._turn = threading.Lock()
+            self._owner = os.getpid()
 
     def _start(self, number: int) -> None:
-        if self._owner != os.getpid():
-            # After a fork the pipes belong to the other process.
-            self._workers.clear()
-            self._owner = os.getpid()
         while len(self._workers) < number:
             self._workers.append(Worker(self.timeout_s, self.memory_bytes))
 

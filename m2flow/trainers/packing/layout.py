@@ -96,12 +96,14 @@ class PackedLayout(Layout):
         return self._masks[at]
 
 
+@dataclass(frozen=True)
 class _Part:
-    """Queries, keys and values of some tokens, and how they attend."""
+    """Some tokens of a row, and how they attend."""
 
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, *, options: dict[str, Any]) -> None:
-        self.query, self.key, self.value = query, key, value
-        self.options = options
+    query: Float[Tensor, "heads tokens dim"]
+    key: Float[Tensor, "kv_heads tokens dim"]
+    value: Float[Tensor, "kv_heads tokens dim"]
+    options: dict[str, Any]
 
     def split(self, sizes: Sequence[int]) -> list["_Part"]:
         """One part after another."""

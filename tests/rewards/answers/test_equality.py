@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2flow.rewards.answers.equality import equal, minus, proportional, same_sign, symbols
@@ -45,6 +45,7 @@ def test_a_number_too_large_to_work_out_is_said_to_be():
         equal(node(r"9^{9^{9^{9}}}"), node("5"))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=5))
 def test_a_product_of_roots_equals_its_expansion(roots):
     factors = "".join(f"(x-({root}))" for root in roots)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import gc
+import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -8,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -174,6 +177,30 @@ def test_a_forked_process_uses_workers_of_its_own(pool):
         os._exit(0 if pool.judge([("1/2", "0.5")]) == ["right"] else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert pool.judge([("1/2", "0.5")]) == ["right"]
+
+
+def test_threads_take_turns_and_each_gets_its_own_verdicts(pool):
+    def ask(start: int) -> list[str]:
+        pairs = [(f"{i}/1", str(i + i % 2)) for i in range(start, start + 8)]
+        return [verdict for _ in range(10) for verdict in pool.judge(pairs)]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, range(0, 4000, 1000))) == [["right", "wrong"] * 40] * 4
+
+
+def test_a_copy_of_a_pool_in_use_is_a_pool_with_the_same_limits_and_its_own_processes(pool):
+    pool.judge([("1/2", "0.5")])
+    copy = pickle.loads(pickle.dumps(pool))
+    assert (copy.num_workers, copy.timeout_s, copy.memory_bytes) == (2, 0.3, 2**30)
+    assert copy.judge([("1/2", "0.5")]) == ["right"]
+    assert {w.process.pid for w in copy._workers}.isdisjoint(w.process.pid for w in pool._workers)
+    copy.close()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_it_works_in_a_process_that_is_started_in_any_way(pool, method):
+    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as processes:
+        assert processes.submit(pool.judge, [("1/2", "0.5"), ("1/2", "0.6")]).result(60) == ["right", "wrong"]
 
 
 def test_processes_that_do_not_start_are_an_error_and_no_verdict(pool, monkeypatch):
