@@ -94,16 +94,16 @@ def issue_seconds(num_slots: int, rounds: int) -> list[float]:
         runtime.add(name, role)
     context = Context(seed=0, iteration=0, num_iterations=1, span=lambda name: None)  # pyright: ignore
 
-    def call(name: str, method: str, given: Any) -> Stream[Any]:
+    def call(name: str, method: str, *, given: Any) -> Stream[Any]:
         items = runtime.call(name, method, args=(given,), kwargs={}, context=context)
         return Stream(items, origin=f"{name}.{method}")
 
     seconds = []
     for _ in range(rounds):
         begin = time.perf_counter()
-        groups = call("rollout", "items", Stream(list(range(2 * num_slots)), origin="prompts"))
-        call("learner", "all", call("reward", "items", groups))
-        call("rollout", "all", roles["learner"])
+        groups = call("rollout", "items", given=Stream(list(range(2 * num_slots)), origin="prompts"))
+        call("learner", "all", given=call("reward", "items", given=groups))
+        call("rollout", "all", given=roles["learner"])
         seconds.append(time.perf_counter() - begin)
     runtime.close()
     return seconds

@@ -15,7 +15,7 @@ from m2flow.observe.line_file import replace
 CONFIG = "config.json"
 RESULTS = ("metrics.jsonl", "checkpoints")
 """What a run leaves from its first iteration on. Until then its folder holds nothing that could be lost."""
-FREE_TO_CHANGE = ("iterations", "resume", "run_dir", "observe", "checkpoint")
+FREE_TO_CHANGE = ("iterations", "resume", "run_dir", "observe", "checkpoint", "runtime")
 """Settings that a resumed run may change: they do not touch the numbers of the iterations before."""
 
 
