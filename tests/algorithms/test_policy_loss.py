@@ -119,7 +119,7 @@ def of_trl(given: dict[str, Any]) -> Algorithm:
     }
     by_level: dict[str, Any] = {"token": Grpo, "sequence": Gspo}
     cls: Any = by_level[given["importance_sampling_level"]]
-    return cls(cls.Config(dual_clip=given["delta"], **clip, **shared))
+    return cls(cls.Config(**clip, **shared))
 
 
 def totals_of_trl(given: dict[str, Any]) -> Totals:
