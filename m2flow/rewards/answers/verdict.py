@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a gold answer and a given one denote the same object, by shape."""
 
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -26,9 +27,17 @@ from m2flow.rewards.answers.tree import (
     Value,
     Words,
 )
+from m2flow.rewards.answers.units import LETTERS
 
 MAX_ITEMS = 200
 """Largest set or list whose items are matched with another's."""
+_READINGS = (
+    (Reading(), re.compile("")),
+    (Reading(thousands=False), re.compile(r"\d[,，]\d")),
+    (Reading(unit_letters=True), re.compile(f"[{''.join(sorted(LETTERS))}]")),
+    (Reading(exponents=True), re.compile(r"\d[eｅ][-+−]\d")),
+)
+"""Ways to read an answer, and what must stand in it for the way to matter."""
 _MINUS_INFINITY = negate(Constant("infinity"))
 _DEGREE = (("degree", 1),)
 _POUNDS = {(("pound", 1),), (("sterling", 1),)}
@@ -49,7 +58,9 @@ def same_answer(gold: str, answer: str) -> bool:
     if len(answer) > MAX_CHARS:
         return same_text(gold, answer)
     unfamiliar: Unfamiliar | None = None
-    for reading in (Reading(), Reading(thousands=False), Reading(unit_letters=True), Reading(exponents=True)):
+    for reading, mark in _READINGS:
+        if not (mark.search(gold) or mark.search(answer)):
+            continue
         try:
             a, b = shapes.read(gold, reading), shapes.read(answer, reading)
         except Malformed:
