@@ -2,6 +2,7 @@
 """What both sides of grpo_vs_trl.py do, and TRL's side of it."""
 
 import argparse
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,8 +49,9 @@ class Theirs:
 
     def __init__(self, options: argparse.Namespace, *, folder: str, **overrides: Any) -> None:
         from datasets import Dataset
-        from trl.trainer.grpo_config import GRPOConfig
-        from trl.trainer.grpo_trainer import GRPOTrainer
+
+        # Of the extra "bench", which the type checker need not have.
+        trl: Any = importlib.import_module("trl")
 
         self.completions: list[list[int]] = []
         """Of the last step, in order."""
@@ -72,10 +74,10 @@ class Theirs:
             "disable_tqdm": True,
             "seed": 0,
         }
-        self.trainer: Any = GRPOTrainer(
+        self.trainer: Any = trl.GRPOTrainer(
             model=str(Llm(Llm.Config(model=options.model)).folder),
             reward_funcs=self._reward,
-            args=GRPOConfig(**{**settings, **overrides}),
+            args=trl.GRPOConfig(**{**settings, **overrides}),
             train_dataset=Dataset.from_dict({"prompt": [prompt.text for prompt in PROMPTS]}),
         )
         self._plan(planned_lengths(options.lengths).flatten())

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from m2flow.flow.stream import Stream as Stream
     from m2flow.policies.llm import Llm as Llm
     from m2flow.registry import Choice as Choice
+    from m2flow.runtime.calls import everywhere as everywhere
 
     # To a type checker a choice is anything that names a plug-in: an id, an id with options, or its Config.
     AlgorithmConfig = Any
@@ -40,6 +41,7 @@ _HOMES = {
     "EngineConfig": "m2flow.registry",
     "AlgorithmConfig": "m2flow.registry",
     "cli": "m2flow.cli.script",
+    "everywhere": "m2flow.runtime.calls",
     "Choice": "m2flow.registry",
     "Config": "m2flow.config",
     "Group": "m2flow.data.samples",

@@ -83,11 +83,15 @@ class RayHosts:
         self._actors: list[Any] = []
         self._closed = False
         # Work on a core is limited by each slot's affinity, not by what Ray counts.
-        local: dict[str, Any] = {"num_cpus": 1, "include_dashboard": False} if address is None else {"address": address}
+        own: dict[str, Any] = {"address": "local", "num_cpus": 1, "include_dashboard": False}
+        options: dict[str, Any] = own if address is None else {"address": address}
         try:
-            ray.init(**local, log_to_driver=True, logging_level=logging.WARNING)
+            ray.init(**options, log_to_driver=True, logging_level=logging.WARNING)
         except ConnectionError as error:
-            raise FlowError(f"no Ray cluster answers at {address}: {ADDRESS_HELP}") from error
+            raise FlowError(
+                f"no Ray cluster answers at {address} ({error}): start one there with `ray start --head`, or leave the "
+                "address out to use this machine alone"
+            ) from error
 
     @property
     def host(self) -> str:
