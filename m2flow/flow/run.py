@@ -224,7 +224,10 @@ class Run:
         self._runtime.pin(role, placement.StageConfig(**options))
 
     def _call(self, name: str, method: str, *, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        is_first = self._runtime.plan is None
         items = self._runtime.call(name, method, args=args, kwargs=kwargs, context=self._context())
+        if is_first and self._runtime.plan is not None:
+            self._runtime.plan.save(self.path / "plan.json")
         self._made.append(items)
         return items
 

@@ -20,6 +20,8 @@ class Inline:
 
     def __init__(self) -> None:
         self.roles: dict[str, Any] = {}
+        self.plan: None = None
+        """There is nothing to plan."""
 
     def add(self, name: str, role: Any) -> None:
         """Host ``role`` under ``name``.

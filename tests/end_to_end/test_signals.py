@@ -6,17 +6,24 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from m2flow.errors import (
-    FlowError,
-)
+from m2flow.errors import FlowError
 from m2flow.flow.signals import Stopped
 from tests.end_to_end.conftest import steps, train
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "reasoning" / "grpo_math.py"
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """A shell starts what runs in the background with Ctrl-C ignored, and a run leaves what is ignored alone."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

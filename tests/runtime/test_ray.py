@@ -15,6 +15,7 @@ from m2flow.checkpoint.store import Store
 from m2flow.errors import FlowError
 from m2flow.flow.run import CheckpointConfig, RuntimeConfig
 from m2flow.observe.recorder import ObserveConfig
+from m2flow.runtime.placement import Plan
 from m2flow.runtime.saved import whole
 
 INLINE = RuntimeConfig()
@@ -104,5 +105,6 @@ def test_a_learner_on_two_slots_makes_the_weights_of_one_and_its_checkpoint_goes
     train(tmp_path / "inline", INLINE, iterations=3)
     train(tmp_path / "ray", TOGETHER, trainer="fsdp", iterations=2)
     assert len(end(tmp_path / "ray")["roles"]["learner"]["slots"]) == 2
+    assert Plan.load(tmp_path / "ray" / "plan.json").stages["learner"].slots == (0, 1)
     train(tmp_path / "ray", INLINE, iterations=3)
     assert largest_difference(tmp_path / "inline", tmp_path / "ray") < 1e-5
