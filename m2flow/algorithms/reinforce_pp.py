@@ -3,11 +3,13 @@
 
 from dataclasses import replace
 
+from jaxtyping import Float
 from pydantic import Field
+from torch import Tensor
 
 from m2flow.algorithms.base import Batch
 from m2flow.algorithms.formulas.advantage import Whitening, group_relative, return_to_go, whiten
-from m2flow.algorithms.formulas.masked import on_last, spread
+from m2flow.algorithms.formulas.masked import on_last
 from m2flow.algorithms.formulas.policy_gradient import PolicyGradient, PolicyGradientConfig
 
 
@@ -30,11 +32,14 @@ class ReinforcePp(PolicyGradient):
             found = f"gamma is {self.gamma}, which baseline ignores: leave one of them out"
             return super().problems() + [found] * ignored
 
+    def sample_advantages(self, batch: Batch) -> Float[Tensor, "S"]:
+        """Scores, centred within groups: what the baseline is."""
+        return group_relative(self.scores(batch), batch.group_ids, eps=None, singleton="score")
+
     def advantages(self, batch: Batch) -> Batch:
         """Whitened returns of each position."""
         if self.config.baseline:
-            centred = group_relative(self.scores(batch), batch.group_ids, eps=None, singleton="score")
-            found = spread(centred, batch.mask)
+            found = self.spread_advantages(batch)
         else:
             rewards = on_last(batch.rewards, batch.mask) + self.token_rewards(batch)
             found = return_to_go(rewards, batch.mask, gamma=self.config.gamma)

@@ -31,6 +31,11 @@ def _centred(
     return shifted - means[group], group, sizes[group]
 
 
+def _divided(centred: Float[Tensor, "S"], deviation: Float[Tensor, "*S"]) -> Float[Tensor, "S"]:
+    """``centred / deviation``; where scores are equal and both are 0, it is 0 without any ``eps``."""
+    return torch.where(centred == 0, centred, centred / deviation)
+
+
 def group_relative(
     scores: Float[Tensor, "S"],
     group_ids: Int[Tensor, "S"],
@@ -50,10 +55,10 @@ def group_relative(
     if eps is None:
         return centred
     if over == "batch":
-        return centred / (scores.std() + eps) if len(scores) > 1 else centred
+        return _divided(centred, scores.std() + eps) if len(scores) > 1 else centred
     squares = torch.zeros_like(scores).index_add(0, group, centred.square())
     alone = (torch.ones((), dtype=torch.float32) + eps).to(scores)
-    return centred / torch.where(sizes == 1, alone, (squares[group] / (sizes - 1).clamp(min=1)).sqrt() + eps)
+    return _divided(centred, torch.where(sizes == 1, alone, (squares[group] / (sizes - 1).clamp(min=1)).sqrt() + eps))
 
 
 def rloo(
@@ -73,7 +78,7 @@ def best_of_group(
     The gradient of pass@k for k = the group's size (arXiv 2503.19595). A tie at the top, and a group of one, give 0.
     """
     centred, group, sizes = _centred(scores, group_ids)
-    none = scores.new_full((int(group.max()) + 1,), -torch.inf)
+    none = scores.new_full((len(torch.bincount(group)),), -torch.inf)
     highest = none.scatter_reduce(0, group, scores, "amax")
     is_best = scores == highest[group]
     second = none.scatter_reduce(0, group, scores.masked_fill(is_best, -torch.inf), "amax")
@@ -83,7 +88,7 @@ def best_of_group(
     if eps is None:
         return gain
     squares = torch.zeros_like(scores).index_add(0, group, centred.square())
-    return gain / ((squares[group] / (sizes - 1).clamp(min=1)).sqrt() + eps)
+    return _divided(gain, (squares[group] / (sizes - 1).clamp(min=1)).sqrt() + eps)
 
 
 def length_weighted(

@@ -4,6 +4,7 @@
 from dataclasses import replace
 from typing import Annotated, Any
 
+import torch
 from jaxtyping import Float
 from pydantic import AfterValidator, Field
 from torch import Tensor
@@ -117,12 +118,18 @@ class PolicyGradient(Algorithm):
         return batch.rewards + self.token_rewards(batch).sum(1)
 
     def sample_advantages(self, batch: Batch) -> Float[Tensor, "S"]:
-        """One advantage for each sample."""
+        """One advantage for each sample. All of them have a counted position; there may be no sample at all."""
         raise TypeError(f"{type(self).__name__} must define sample_advantages")
+
+    def spread_advantages(self, batch: Batch) -> Float[Tensor, "S T"]:
+        """Those of the samples on all their counted positions; samples without any are as if they were not there."""
+        rows = batch.mask.any(1).nonzero()[:, 0]
+        each = torch.zeros_like(batch.rewards).index_copy(0, rows, self.sample_advantages(batch.rows(rows)))
+        return spread(each, batch.mask)
 
     def advantages(self, batch: Batch) -> Batch:
         """The samples' advantages on all their counted positions."""
-        return self.corrected(replace(batch, advantages=spread(self.sample_advantages(batch), batch.mask)))
+        return self.corrected(replace(batch, advantages=self.spread_advantages(batch)))
 
     def corrected(self, batch: Batch) -> Batch:
         """``batch`` with importance weights, and without the positions that the rules reject, where these are on.
@@ -162,8 +169,8 @@ class PolicyGradient(Algorithm):
             terms["reference_kl"] = self.divergence(logprobs, zeroed(required(batch.reference_logprobs), batch.mask))
         if self.config.kl_coef > 0:
             losses = losses + self.config.kl_coef * terms["reference_kl"]
-        if outputs.entropies is not None:
-            terms["entropy"] = zeroed(outputs.entropies, batch.mask)
+        if "entropies" in self.needs:
+            terms["entropy"] = zeroed(required(outputs.entropies), batch.mask)
             losses = losses - self.config.entropy_coef * terms["entropy"]
         policy = aggregate(losses, batch.mask, totals=totals, mode=self.config.aggregation)
         return Loss(policy=policy, sums=means(terms, batch, totals=totals, group="policy"))
