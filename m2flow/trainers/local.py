@@ -118,7 +118,8 @@ class Local(Trainer):
         learner, rows = prepared.old_logprobs, torch.ones_like(update.seen_rows)
         if learner is None:
             learner, rows = self._total(update.seen), self._total(update.seen_rows.int()).bool()
-        agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], mask=prepared.mask[rows])
+        # Of all tokens that came: the algorithm may have left those out that differ most.
+        agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], mask=batch.mask[rows])
         return {**agreed, **update.metrics(), "learner/step": float(self.steps)}
 
     def _plan(self, work: Workload, batch: Batch, *, seed: int, multiple: int = 1) -> list[Minibatch]:
