@@ -2,7 +2,8 @@
 """What an algorithm is: pure functions of tensors between a trainer that names no algorithm and data that has no model.
 
 ``S`` is the number of samples (or trajectories), ``T`` the longest response; rows are padded on the right and ``mask``
-says which positions count. Masked positions may hold anything, a NaN too: they never reach a result.
+says which positions count. Masked positions may hold anything, a NaN too: they never reach a result, and a row without
+a counted position is as if it were not there.
 """
 
 from abc import ABC, abstractmethod

@@ -4,6 +4,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,7 +92,12 @@ def _require_finite(group: Group) -> None:
 def in_order(groups: list[Group]) -> list[Group]:
     """``groups`` and their samples in an order that does not depend on how they arrived."""
     inside = [replace(group, samples=sorted(group.samples, key=lambda s: s.index)) for group in groups]
-    return sorted(inside, key=lambda g: (g.prompt.id, [s.token_ids.tolist() for s in g.samples]))
+    return sorted(inside, key=lambda g: (g.prompt.id, [_told_apart(sample) for sample in g.samples]))
+
+
+def _told_apart(sample: Sample) -> tuple[Any, ...]:
+    """Groups of one prompt with the same texts may have other rewards, or come from other weights."""
+    return sample.token_ids.tolist(), sample.reward, sample.finish_reason, sample.sampled_logprobs.tolist()
 
 
 def _of_rewards(samples: list[Sample]) -> dict[str, float]:
