@@ -54,11 +54,12 @@ def group_relative(
     centred = torch.where(sizes == 1, scores if singleton == "score" else torch.zeros_like(scores), centred)
     if eps is None:
         return centred
-    if over == "batch":
-        return _divided(centred, scores.std() + eps) if len(scores) > 1 else centred
     squares = torch.zeros_like(scores).index_add(0, group, centred.square())
+    deviation = (squares[group] / (sizes - 1).clamp(min=1)).sqrt()
+    if over == "batch" and len(scores) > 1:
+        deviation = scores.std()
     alone = (torch.ones((), dtype=torch.float32) + eps).to(scores)
-    return _divided(centred, torch.where(sizes == 1, alone, (squares[group] / (sizes - 1).clamp(min=1)).sqrt() + eps))
+    return _divided(centred, torch.where(sizes == 1, alone, deviation + eps))
 
 
 def rloo(
