@@ -26,7 +26,7 @@ def of_every_algorithm(**drawn_too: Any) -> Callable[[Any], Any]:
     """The test is called with the ``name`` of each algorithm and draws what it wants of it."""
 
     def decorate(test: Any) -> Any:
-        few = settings(max_examples=7, deadline=None)
+        few = settings(max_examples=5, deadline=None)
         return pytest.mark.parametrize("name", NAMES)(few(given(data=st.data(), **drawn_too)(test)))
 
     return decorate
@@ -183,7 +183,7 @@ def equal_scores(algorithm: Algorithm, case: Case, *, score: float) -> Batch:
 
 @pytest.mark.parametrize("name", RELATIVE)
 @given(data=st.data(), score=SCORES, dtype=st.sampled_from([torch.float32, torch.float64]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_in_a_group_of_equal_scores_every_advantage_is_exactly_zero(
     name: str, data: Any, score: float, dtype: Any
 ) -> None:
@@ -200,7 +200,7 @@ def test_in_a_group_of_equal_scores_every_advantage_is_exactly_zero(
 
 @pytest.mark.parametrize("name", RELATIVE)
 @given(data=st.data(), score=SCORES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_group_of_one_gets_exactly_zero_or_what_the_option_says(name: str, data: Any, score: float) -> None:
     algorithm, case = data.draw(drawn.algorithms(name)), data.draw(drawn.cases())
     batch = equal_scores(algorithm, case, score=score)
