@@ -47,3 +47,7 @@ class TransportError(M2flowError):
 
 class WeightsError(M2flowError):
     """Weights that did not arrive as they were sent, or that would overwrite some still in use."""
+
+
+class SimulatorError(M2flowError):
+    """A simulator that cannot run here, crashed, hung, or got what its interface does not allow."""

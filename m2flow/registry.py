@@ -23,6 +23,7 @@ from m2flow.errors import ConfigError
 PACKAGES = {
     "algorithms": "m2flow.algorithms",
     "engines": "m2flow.engines",
+    "envs": "m2flow.envs",
     "loggers": "m2flow.observe.loggers",
     "policies": "m2flow.policies",
     "rewards": "m2flow.rewards",
@@ -213,10 +214,11 @@ class Choice(Variant):
 
 if TYPE_CHECKING:
     # To a type checker a choice is anything that names a plug-in: an id, an id with options, or its Config.
-    AlgorithmConfig = EngineConfig = LoggerConfig = SourceConfig = TrainerConfig = Any
+    AlgorithmConfig = EngineConfig = EnvConfig = LoggerConfig = SourceConfig = TrainerConfig = Any
 else:
     AlgorithmConfig = Choice["algorithms"]
     EngineConfig = Choice["engines"]
+    EnvConfig = Choice["envs"]
     LoggerConfig = Choice["loggers"]
     SourceConfig = Choice["sources"]
     TrainerConfig = Choice["trainers"]
