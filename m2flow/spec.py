@@ -38,7 +38,7 @@ class Spec:
     @property
     def is_discrete(self) -> bool:
         """Whether this is one of a finite number of choices."""
-        return np.dtype(self.dtype).kind in "iu" and self.shape == () and np.isfinite(self.high)
+        return np.dtype(self.dtype).kind in "iu" and self.shape == () and bool(np.isfinite(self.high))
 
     @property
     def num_values(self) -> int:
