@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from m2flow.config import Config
 from m2flow.registry import Plugin
 from m2flow.spec import Interface
 
@@ -43,7 +42,7 @@ class Env(Plugin, ABC):
     """How many copies one process can hold (1 for simulators that misbehave with two); ``None``: any number."""
 
     def __init__(self, config: Any, *, num_rows: int) -> None:
-        self.config: Config = config
+        self.config = config
         self.num_rows = num_rows
 
     @property
