@@ -76,10 +76,18 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return whole(end(folder)["roles"]["learner"])["policy"]
 
 
-def largest_difference(one: Path, other: Path) -> float:
+def differences(one: Path, other: Path) -> torch.Tensor:
     first, second = weights(one), weights(other)
     assert first.keys() == second.keys()
-    return max((first[name] - second[name]).abs().max().item() for name in first)
+    return torch.cat([(first[name] - second[name]).abs().flatten() for name in first])
+
+
+def require_equal_but_for_rounding(one: Path, other: Path):
+    """Adam divides a gradient by its own size: an entry whose gradient is rounding moves by a good part of a step
+    (here 1e-3) in a direction that rounding chose. There are a few of those, so all entries together are judged."""
+    found = differences(one, other)
+    assert found.square().mean().sqrt() < 1e-6
+    assert found.max() < 2e-4
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +105,7 @@ def test_a_run_on_two_slots_that_loses_one_resumes_and_ends_as_a_run_in_one_proc
         train(tmp_path / "ray", APART, dies_at=13)
     assert end(tmp_path / "ray")["iteration"] == 1
     train(tmp_path / "ray", APART)
-    assert largest_difference(tmp_path / "inline", tmp_path / "ray") < 1e-5
+    require_equal_but_for_rounding(tmp_path / "inline", tmp_path / "ray")
     assert end(tmp_path / "ray")["roles"]["watch"] == {"seen": 24}
 
 
@@ -107,4 +115,4 @@ def test_a_learner_on_two_slots_makes_the_weights_of_one_and_its_checkpoint_goes
     assert len(end(tmp_path / "ray")["roles"]["learner"]["slots"]) == 2
     assert Plan.load(tmp_path / "ray" / "plan.json").stages["learner"].slots == (0, 1)
     train(tmp_path / "ray", INLINE, iterations=3)
-    assert largest_difference(tmp_path / "inline", tmp_path / "ray") < 1e-5
+    require_equal_but_for_rounding(tmp_path / "inline", tmp_path / "ray")
