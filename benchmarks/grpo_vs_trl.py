@@ -205,7 +205,7 @@ def run_ours(options: argparse.Namespace, pipe: Connection) -> None:
     """A process: one step for each message."""
     torch.set_num_threads(options.threads)
     ours = Ours(options)
-    while True:
+    for _ in range(options.steps + 1):
         pipe.recv()
         rate, made = matmul_rate(), []
         whole = spent(lambda: made.append(ours.step()))  # noqa: B023

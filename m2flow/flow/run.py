@@ -307,7 +307,7 @@ class Run:
         return every > 0 and (self.iteration % every == 0 or self.iteration == self.config.iterations - 1)
 
     def log(self, metrics: Mapping[str, float] | Stream[Mapping[str, float]], under: str = "") -> None:
-        """Add numbers to this iteration's line; ``under`` stands before each name (``held_out`` gives held_out/reward).
+        """Add numbers to this iteration's line; ``under`` stands before each name (``held_out`` gives held_out/mean).
 
         Raises:
             FlowError: a value is no number, or the name was logged in this iteration already.

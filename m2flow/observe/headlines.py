@@ -15,13 +15,8 @@ class Headline:
     names: tuple[str, ...]
 
     def key(self, logged: Sequence[str]) -> str | None:
-        """The metric to show; ``None`` where no name was logged. A name that ends in ``/`` stands for its whole
-        group."""
-        for name in self.names:
-            for metric in logged:
-                if metric == name or (name.endswith("/") and metric.startswith(name)):
-                    return metric
-        return None
+        """The metric to show; ``None`` where no name was logged."""
+        return next((name for name in self.names if name in logged), None)
 
     def value(self, metrics: Mapping[str, float]) -> float | None:
         """The metric's value."""
@@ -29,11 +24,12 @@ class Headline:
         return None if key is None else metrics[key]
 
 
-REWARD = Headline("reward", ("reward/mean", "reward/", "reward"))
-HELD_OUT = Headline("held-out", ("held_out/reward", "held_out/mean", "held_out/"))
-KL = Headline("KL", ("policy/kl", "kl/mean", "kl/reference", "kl"))
+REWARD = Headline("reward", ("reward/mean", "reward"))
+HELD_OUT = Headline("held-out", ("held_out/mean",))
+KL = Headline("KL", ("policy/reference_kl", "policy/approx_kl"))
+"""Of the reference, which is what a run bounds, and else of the update itself."""
 SPEED = Headline("tokens/s", ("throughput/tokens_per_s",))
-TOKENS = Headline("tokens", ("rollout/tokens",))
+TOKENS = Headline("tokens", ("learner/tokens",))
 SECONDS = Headline("iteration", ("time/iteration_s",))
 
 BLOCKS = "▁▂▃▄▅▆▇█"

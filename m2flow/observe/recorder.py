@@ -99,7 +99,7 @@ class Recorder:
         self._progress.start(kept)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Write one iteration's line. Times, and tokens per second where rollout/tokens is among them, are added.
+        """Write one iteration's line. Times, and tokens per second where learner/tokens is among them, are added.
 
         Raises:
             M2flowError: a metric has the name of something that the recorder adds, or the disk is full.

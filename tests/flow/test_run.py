@@ -13,6 +13,7 @@ import m2flow as mf
 from m2flow.checkpoint.store import Store
 from m2flow.errors import ConfigError, FlowError
 from m2flow.flow.run import CheckpointConfig
+from m2flow.observe.headlines import HELD_OUT, KL, REWARD, SECONDS, SPEED, TOKENS
 from m2flow.observe.recorder import ObserveConfig
 
 
@@ -77,6 +78,21 @@ def test_a_run_stopped_in_any_iteration_resumes_bit_for_bit(undisturbed: Path, t
     train(tmp_path / "run", resume="auto")
     assert same(end(tmp_path / "run"), end(undisturbed))
     assert metrics(tmp_path / "run") == metrics(undisturbed)
+
+
+def test_every_headline_of_a_display_is_a_metric_that_a_run_logs(tmp_path: Path):
+    config = Config(iterations=1, run_dir=tmp_path / "run", observe=ObserveConfig(quiet=True))
+    policy, sampling = mf.Llm(mf.Llm.Config(model="tiny")), mf.SamplingConfig(max_new_tokens=5)
+    with mf.Run(config) as run:
+        rollout, reward = run.role(mf.Rollout(policy, sampling=sampling)), run.role(mf.MathReward())
+        learner = run.role(mf.Learner(policy, algorithm={"name": "grpo", "kl_coef": 0.1}, sampling=sampling))
+        for prompts in run.iterations(mf.MathPrompts(mf.PromptsConfig(max_prompts=2)), 2):
+            scored = reward.score(rollout.generate(prompts, samples_per_prompt=4))
+            run.log(reward.summary(scored), under="held_out")
+            run.log(learner.update(scored))
+    (line,) = (json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    first = [headline.names[0] for headline in (REWARD, HELD_OUT, KL, SPEED, TOKENS, SECONDS)]
+    assert set(first) <= set(line), sorted(line)
 
 
 def test_more_iterations_go_on_from_a_finished_run(undisturbed: Path, tmp_path: Path):

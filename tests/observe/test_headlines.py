@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from m2flow.observe.headlines import HELD_OUT, KL, REWARD, clock, figure, sparkline
+from m2flow.observe.headlines import KL, REWARD, clock, figure, sparkline
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_a_sparkline_of_many_values_keeps_its_width_and_of_equal_ones_is_flat():
     assert sparkline([math.nan]) == ""
 
 
-def test_the_leading_metric_is_the_mean_reward_else_any_reward():
-    assert REWARD.value({"reward/std": 0.1, "reward/mean": 0.7}) == 0.7
-    assert REWARD.value({"policy/kl": 0.1, "reward/total": 0.6}) == 0.6
-    assert REWARD.value({"policy/kl": 0.1}) is None
-    assert (KL.key(["policy/kl"]), HELD_OUT.key(["held_out/accuracy"])) == ("policy/kl", "held_out/accuracy")
+def test_the_leading_metric_is_the_mean_reward_and_never_a_count_of_samples():
+    assert REWARD.value({"reward/samples": 8.0, "reward/mean": 0.7}) == 0.7
+    assert REWARD.value({"reward": 0.6, "policy/approx_kl": 0.1}) == 0.6
+    assert REWARD.value({"reward/samples": 8.0, "reward/samples_without_reward": 8.0}) is None
+    assert KL.key(["policy/approx_kl", "policy/reference_kl"]) == "policy/reference_kl"

@@ -66,7 +66,7 @@ def run_iteration(live, iteration, reward):
     live.stage("between/iteration/rollout.generate")
     live.show(
         iteration,
-        {"reward/mean": reward, "policy/kl": 0.01, "time/iteration_s": 2.0},
+        {"reward/mean": reward, "policy/approx_kl": 0.01, "time/iteration_s": 2.0},
         parts={"generate": 1.5, "update": 0.5},
     )
 

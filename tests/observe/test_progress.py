@@ -9,7 +9,12 @@ from m2flow.observe import progress as progress_module
 from m2flow.observe.progress import Course, PlainProgress, SilentProgress, open_progress, plain_line, shares
 from m2flow.observe.sample_table import sample_table
 
-METRICS = {"reward/mean": 0.734, "policy/kl": 0.0123, "throughput/tokens_per_s": 2410.0, "time/iteration_s": 1.93}
+METRICS = {
+    "reward/mean": 0.734,
+    "policy/approx_kl": 0.0123,
+    "throughput/tokens_per_s": 2410.0,
+    "time/iteration_s": 1.93,
+}
 
 
 class Terminal(io.StringIO):
@@ -97,8 +102,8 @@ def test_a_resumed_run_goes_on_from_its_lines():
 def test_the_end_says_how_reward_went_and_where_the_report_is():
     file = io.StringIO()
     plain = PlainProgress("run", 2, stream=file)
-    plain.show(0, {"reward/mean": 0.31, "held_out/reward": 0.3}, parts={})
-    plain.show(1, {"reward/mean": 0.93, "held_out/reward": 0.94}, parts={})
+    plain.show(0, {"reward/mean": 0.31, "held_out/mean": 0.3}, parts={})
+    plain.show(1, {"reward/mean": 0.93, "held_out/mean": 0.94}, parts={})
     plain.finish(progress_module.Path("/runs/a b/report.html"), 151.0)
     assert file.getvalue().splitlines()[-2:] == [
         "finished after 2 of 2 iterations in 2:31  reward 0.310 -> 0.930  held-out 0.300 -> 0.940",

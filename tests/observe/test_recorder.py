@@ -31,17 +31,17 @@ def test_a_line_has_the_iteration_its_times_and_its_metrics(tmp_path):
     with_times.resume_at(0)
     with with_times.span("iteration"), with_times.span("rollout.generate"), with_times.span("decode"):
         time.sleep(0.002)
-    with_times.log(0, {"reward/mean": 0.5, "rollout/tokens": 100})
+    with_times.log(0, {"reward/mean": 0.5, "learner/tokens": 100})
     (line,) = read(tmp_path / "metrics.jsonl")
-    assert list(line)[:5] == ["iteration", "unix_time_s", "elapsed_s", "reward/mean", "rollout/tokens"]
+    assert list(line)[:5] == ["iteration", "unix_time_s", "elapsed_s", "reward/mean", "learner/tokens"]
     assert 0 < line["time/rollout.generate/decode_s"] <= line["time/rollout.generate_s"] <= line["time/iteration_s"]
     assert line["throughput/tokens_per_s"] == pytest.approx(100 / line["time/iteration_s"], rel=1e-3)
 
 
 def test_a_metric_that_is_nan_leaves_the_line_valid_json(tmp_path):
-    recorder(tmp_path).log(0, {"policy/kl": math.nan})
+    recorder(tmp_path).log(0, {"policy/approx_kl": math.nan})
     line = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
-    assert line["policy/kl"] == "NaN"
+    assert line["policy/approx_kl"] == "NaN"
 
 
 @pytest.mark.parametrize("name", ["iteration", "elapsed_s", "unix_time_s", "time/iteration_s"])

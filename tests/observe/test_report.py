@@ -58,7 +58,7 @@ def make(folder, rows=(), samples=(), config=None):
     return Page(text), text
 
 
-def metric_rows(number, names=("reward/mean", "policy/kl", "rollout/tokens")):
+def metric_rows(number, names=("reward/mean", "policy/approx_kl", "learner/tokens")):
     random.seed(0)
     return [
         {
@@ -115,7 +115,7 @@ def test_what_a_model_writes_is_text_and_never_markup(tmp_path):
 def test_the_summary_goes_from_the_first_to_the_last(tmp_path):
     rows = metric_rows(3)
     for row, reward in zip(rows, (0.25, 0.875, 0.75), strict=True):
-        row["reward/mean"], row["rollout/tokens"] = reward, 1000.0
+        row["reward/mean"], row["learner/tokens"] = reward, 1000.0
     page, text = make(tmp_path, rows, config={"iterations": 3})
     words = " ".join(re.sub(r"<[^>]+>", " ", text.split("<main>")[1]).split())
     assert "reward 0.250 → 0.750 best 0.875" in words
@@ -164,16 +164,16 @@ def test_hundreds_of_metrics_stay_small(tmp_path):
 
 def test_values_that_are_not_finite_are_counted_and_leave_valid_data(tmp_path):
     rows = metric_rows(40)
-    rows[3]["policy/kl"], rows[39]["policy/kl"], rows[5]["reward/mean"] = math.nan, math.inf, -math.inf
+    rows[3]["policy/approx_kl"], rows[39]["policy/approx_kl"], rows[5]["reward/mean"] = math.nan, math.inf, -math.inf
     page, text = make(tmp_path, rows)
-    kl = next(s for chart in chart_data(page) for s in chart["series"] if s["label"] == "policy/kl")
+    kl = next(s for chart in chart_data(page) for s in chart["series"] if s["label"] == "policy/approx_kl")
     assert kl["y"][3] is None and kl["y"][39] is None and kl["y"][4] is not None
     assert "2 not finite" in page.texts["span"] and "1 not finite" in page.texts["span"]
     assert "nan" not in "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL)).lower()
 
 
 def test_metrics_stand_in_the_group_of_their_prefix(tmp_path):
-    page, _ = make(tmp_path, metric_rows(3, ["zeta/a", "policy/kl", "plain", "reward/mean", "held_out/reward"]))
+    page, _ = make(tmp_path, metric_rows(3, ["zeta/a", "policy/approx_kl", "plain", "reward/mean", "held_out/mean"]))
     headings = list(page.texts["h3"])
     assert headings == ["reward", "held out", "policy", "other", "zeta"]
 

@@ -22,7 +22,7 @@ def logger(folder):
 root = Path(sys.argv[1])
 for iteration in range(2):
     one = logger(root / "a")
-    one.log(iteration, {"reward/mean": 0.25 + iteration, "policy/kl": float("nan")})
+    one.log(iteration, {"reward/mean": 0.25 + iteration, "policy/approx_kl": float("nan")})
     one.samples(iteration, [{"prompt": "1 + 1 =", "completion": "2", "reward": None}])
     one.close()
 other = logger(root / "b")

@@ -19,7 +19,7 @@ def logger(folder):
 def test_an_offline_run_is_in_the_runs_folder_and_keeps_its_id_over_a_resume(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     first = logger(tmp_path)
-    first.log(0, {"reward/mean": 0.5, "policy/kl": math.nan})
+    first.log(0, {"reward/mean": 0.5, "policy/approx_kl": math.nan})
     first.samples(0, [{"prompt": "1 + 1 =", "completion": "2", "reward": 1.0, "rewards": {"math": 1.0}}])
     first.close()
     files = list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
