@@ -120,7 +120,8 @@ class Local(Trainer):
             learner, rows = self._total(update.seen), self._total(update.seen_rows.int()).bool()
         # Of all tokens that came: the algorithm may have left those out that differ most.
         agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], mask=batch.mask[rows])
-        return {**agreed, **update.metrics(), "learner/step": float(self.steps)}
+        corrected = stages.correction(batch, prepared)
+        return {**agreed, **corrected, **update.metrics(), "learner/step": float(self.steps)}
 
     def _plan(self, work: Workload, batch: Batch, *, seed: int, multiple: int = 1) -> list[Minibatch]:
         num, bound = self.config.minibatches, self.config.max_tokens_per_microbatch

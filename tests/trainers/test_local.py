@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import m2flow as mf
 from m2flow.data.samples import Group
 from m2flow.errors import LearnerError
 from m2flow.trainers.base import Settings
@@ -139,6 +140,25 @@ def test_the_difference_from_the_rollouts_log_probs_is_measured_before_the_first
     assert stats["rollout/kl"] == pytest.approx(6 / 52 * (np.exp(-0.26) - 1 + 0.26), abs=1e-5)
     fresh = make_learner(learning_rate=0.1).update(groups)
     assert fresh["rollout/logprob_diff_mean"] == pytest.approx(6 * 0.26 / 52, abs=1e-5)
+
+
+def test_what_the_correction_for_the_rollout_did_is_logged(
+    make_policy: Callable[..., mf.Llm], groups: list[Group]
+) -> None:
+    policy, sampling = make_policy(), mf.SamplingConfig(max_new_tokens=12)
+    algorithm = {"name": "grpo", "importance_cap": 1.5, "reject": ["token_k3=0.2"]}
+    learner = mf.Learner(policy, algorithm=algorithm, sampling=sampling, trainer={"name": "local"})
+    for group, found in zip(groups, token_logprobs(policy, groups), strict=True):
+        for sample, logprobs in zip(group.samples, found, strict=True):
+            sample.sampled_logprobs = sample.logprobs = logprobs.numpy()
+    # Two tokens: one is weighted by exp(0.26) = 1.297, the other's k3 is exp(-1) - 1 + 1 = 0.368, above 0.2.
+    sample = groups[0].samples[0]
+    change = np.pad(np.float32([-0.26, 1]), (0, len(sample.token_ids) - 2))
+    sample.sampled_logprobs = sample.logprobs = sample.logprobs + change
+    stats, num_tokens = learner.update(groups), sum(len(s.token_ids) for g in groups for s in g.samples)
+    assert stats["rollout/rejected_fraction"] == pytest.approx(1 / num_tokens)
+    assert stats["rollout/importance_weight_max"] == pytest.approx(np.exp(0.26), abs=1e-4)
+    assert stats["rollout/importance_weight_mean"] == pytest.approx(1 + (np.exp(0.26) - 1) / (num_tokens - 1), abs=1e-5)
 
 
 def test_old_log_probs_that_only_the_loss_reads_cost_a_forward_only_where_there_are_several_steps(

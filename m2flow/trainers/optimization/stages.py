@@ -76,3 +76,20 @@ def agreement(
         "rollout/logprob_diff_max": gap.abs().max().item(),
         "rollout/kl": (gap.expm1() - gap).mean().item(),
     }
+
+
+def correction(came: Batch, prepared: Batch) -> dict[str, float]:
+    """What the algorithm's correction for another rollout policy did to the tokens that ``came``; empty without one.
+
+    ``rollout/rejected_fraction`` is the share of tokens that its rules leave out of the loss, the others describe the
+    importance weights of the tokens that stay.
+    """
+    kept, found = prepared.mask, {}
+    if not torch.equal(kept, came.mask):
+        found["rollout/rejected_fraction"] = 1 - kept.sum().item() / came.mask.sum().item()
+    if prepared.weights is not None and kept.any():
+        weights = prepared.weights[kept]
+        found["rollout/importance_weight_mean"] = weights.mean().item()
+        found["rollout/importance_weight_min"] = weights.min().item()
+        found["rollout/importance_weight_max"] = weights.max().item()
+    return found
