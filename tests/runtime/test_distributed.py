@@ -124,7 +124,17 @@ def test_a_role_that_is_given_to_another_is_as_after_the_calls_issued_before(flo
 
 
 def test_every_copy_of_a_role_sees_a_call_that_runs_everywhere(flow: Any):
-    f = flow(3, {"weights": pin(0)}, weights=Weights(), doubler=Doubler())
+    all_slots = threading.Barrier(3)
+
+    class Meeting(Doubler):
+        def recall(self, numbers: Iterable[int]) -> Iterator[tuple[int, Any]]:
+            for place, number in enumerate(numbers):
+                # A slot that comes late would find nothing left.
+                if place == 0:
+                    all_slots.wait(30)
+                yield from super().recall([number])
+
+    f = flow(3, {"weights": pin(0)}, weights=Weights(), doubler=Meeting())
     assert len(f("doubler", "remember", f.roles["weights"])) == 1
     seen = {slot for slot, _ in f("doubler", "recall", list(range(60)))}
     assert seen == {0, 1, 2}
