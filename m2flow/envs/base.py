@@ -41,7 +41,7 @@ class Env(Plugin, ABC):
     max_rows: ClassVar[int | None] = None
     """How many copies one process can hold (1 for simulators that misbehave with two); ``None``: any number."""
 
-    def __init__(self, config: Any, *, num_rows: int) -> None:
+    def __init__(self, config: Any, num_rows: int) -> None:
         self.config = config
         self.num_rows = num_rows
 

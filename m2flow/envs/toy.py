@@ -27,8 +27,8 @@ class Toy(Env):
         ends_on_success: bool = True
         """Whether reaching the goal terminates the episode."""
 
-    def __init__(self, config: Any, *, num_rows: int) -> None:
-        super().__init__(config, num_rows=num_rows)
+    def __init__(self, config: Any, num_rows: int) -> None:
+        super().__init__(config, num_rows)
         self._position_m = np.zeros((num_rows, 2))
         self._velocity = np.zeros((num_rows, 2))
         self._num_ticks = np.zeros(num_rows, np.int64)

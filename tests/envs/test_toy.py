@@ -7,7 +7,7 @@ from m2flow.envs.toy import Toy
 
 
 def _toy(num_rows: int = 2, **options: object) -> Toy:
-    return Toy(Toy.Config.model_validate(options), num_rows=num_rows)
+    return Toy(Toy.Config.model_validate(options), num_rows)
 
 
 def test_a_full_push_from_rest_moves_the_point_by_four_hundredths_of_a_metre_in_the_first_tick():

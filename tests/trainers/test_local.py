@@ -153,7 +153,7 @@ def test_what_the_correction_for_the_rollout_did_is_logged(
             sample.sampled_logprobs = sample.logprobs = logprobs.numpy()
     # Two tokens: one is weighted by exp(0.26) = 1.297, the other's k3 is exp(-1) - 1 + 1 = 0.368, above 0.2.
     sample = groups[0].samples[0]
-    change = np.pad(np.float32([-0.26, 1]), (0, len(sample.token_ids) - 2))
+    change = np.pad(np.array([-0.26, 1], np.float32), (0, len(sample.token_ids) - 2))
     sample.sampled_logprobs = sample.logprobs = sample.logprobs + change
     stats, num_tokens = learner.update(groups), sum(len(s.token_ids) for g in groups for s in g.samples)
     assert stats["rollout/rejected_fraction"] == pytest.approx(1 / num_tokens)
