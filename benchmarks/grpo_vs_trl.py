@@ -80,20 +80,19 @@ class Ours:
         self.policy = Llm(Llm.Config(model=options.model))
         self.engine = planned_engine(planned_lengths(options.lengths))(Hf.Config(), self.policy)
         trainer = {"name": "local", "learning_rate": learning_rate, "max_grad_norm": max_grad_norm}
+        self.sampling = SamplingConfig(max_new_tokens=LONGEST)
         # TRL's epsilon; both losses are means over all tokens.
         self.learner = Learner(
             self.policy,
             algorithm={"name": "grpo", "std_eps": 1e-4},
             trainer=trainer,
-            sampling=SamplingConfig(max_new_tokens=LONGEST),
+            sampling=self.sampling,
         )
 
     def generate(self) -> list[Group]:
         """All groups, with rewards."""
         groups = list(
-            self.engine.generate(
-                PROMPTS, samples_per_prompt=NUM_SAMPLES, sampling=self.learner.sampling, seed=0, iteration=0
-            )
+            self.engine.generate(PROMPTS, samples_per_prompt=NUM_SAMPLES, sampling=self.sampling, seed=0, iteration=0)
         )
         for sample in (sample for group in groups for sample in group.samples):
             sample.reward = reward(sample.token_ids.tolist())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from m2flow.data.samples import Prompt as Prompt
     from m2flow.data.samples import Sample as Sample
     from m2flow.engines.base import SamplingConfig as SamplingConfig
+    from m2flow.flow.environment import Env as Env
     from m2flow.flow.learner import Learner as Learner
     from m2flow.flow.reward import MathReward as MathReward
     from m2flow.flow.reward import Reward as Reward
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
     from m2flow.flow.run import TextRunConfig as TextRunConfig
     from m2flow.flow.stream import Stream as Stream
     from m2flow.policies.llm import Llm as Llm
+    from m2flow.policies.mlp import Mlp as Mlp
     from m2flow.registry import Choice as Choice
+    from m2flow.registry import build as build
     from m2flow.runtime.calls import everywhere as everywhere
 
     # To a type checker a choice is anything that names a plug-in: an id, an id with options, or its Config.
     AlgorithmConfig = Any
     EngineConfig = Any
+    EnvConfig = Any
+    PolicyConfig = Any
     TrainerConfig = Any
 
 __version__ = "0.1.0"
@@ -40,16 +45,21 @@ _HOMES = {
     "TrainerConfig": "m2flow.registry",
     "EngineConfig": "m2flow.registry",
     "AlgorithmConfig": "m2flow.registry",
+    "EnvConfig": "m2flow.registry",
+    "PolicyConfig": "m2flow.registry",
+    "build": "m2flow.registry",
     "cli": "m2flow.cli.script",
     "everywhere": "m2flow.runtime.calls",
     "Choice": "m2flow.registry",
     "Config": "m2flow.config",
+    "Env": "m2flow.flow.environment",
     "Group": "m2flow.data.samples",
     "Learner": "m2flow.flow.learner",
     "Llm": "m2flow.policies.llm",
     "MathPrompts": "m2flow.data.prompts",
     "MathReward": "m2flow.flow.reward",
     "Prompt": "m2flow.data.samples",
+    "Mlp": "m2flow.policies.mlp",
     "PromptsConfig": "m2flow.data.prompts",
     "Reward": "m2flow.flow.reward",
     "Rollout": "m2flow.flow.rollout",

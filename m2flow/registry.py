@@ -135,9 +135,9 @@ def _only_class(module: ModuleType) -> type[Plugin]:
     return public[0]
 
 
-def build(config: Config, *args: Any) -> Any:
+def build(config: Any, *args: Any, **options: Any) -> Any:
     """The plug-in that ``config`` belongs to, made from it: ``build(Grpo.Config())`` is ``Grpo(Grpo.Config())``."""
-    return type(config).owner(config, *args)
+    return type(config).owner(config, *args, **options)
 
 
 def choose(kind: str, given: Any) -> Any:
@@ -214,11 +214,12 @@ class Choice(Variant):
 
 if TYPE_CHECKING:
     # To a type checker a choice is anything that names a plug-in: an id, an id with options, or its Config.
-    AlgorithmConfig = EngineConfig = EnvConfig = LoggerConfig = SourceConfig = TrainerConfig = Any
+    AlgorithmConfig = EngineConfig = EnvConfig = LoggerConfig = PolicyConfig = SourceConfig = TrainerConfig = Any
 else:
     AlgorithmConfig = Choice["algorithms"]
     EngineConfig = Choice["engines"]
     EnvConfig = Choice["envs"]
     LoggerConfig = Choice["loggers"]
+    PolicyConfig = Choice["policies"]
     SourceConfig = Choice["sources"]
     TrainerConfig = Choice["trainers"]

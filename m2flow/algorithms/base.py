@@ -30,6 +30,9 @@ class Batch:
     """Log-probs that the rollout sampled from."""
     truncated: Bool[Tensor, "S"]
     """Cut at a limit, not ended by the policy."""
+    bootstraps: Float[Tensor, "S"] | None = None
+    """Value of the state that follows the last counted position: 0 where the task itself ended the episode. ``None``:
+    0 for all."""
     token_rewards: Float[Tensor, "S T"] | None = None
     """Dense rewards, where there are any besides ``rewards`` (which sits on the last counted position)."""
     old_logprobs: Float[Tensor, "S T"] | None = None
@@ -114,6 +117,11 @@ class Algorithm(Plugin, ABC):
     def max_resampling_rounds(self) -> int:
         """How often groups that were not kept may be replaced by new ones. 0: never."""
         return 0
+
+    @property
+    def per_sequence(self) -> bool:
+        """Whether the loss of a position depends on others of its sample, as a ratio of whole responses does."""
+        return False
 
     @abstractmethod
     def advantages(self, batch: Batch) -> Batch:

@@ -32,6 +32,11 @@ class Gmpo(PolicyGradient):
         """Scores, centred and scaled within groups."""
         return group_relative(self.scores(batch), batch.group_ids, eps=self.config.std_eps)
 
+    @property
+    def per_sequence(self) -> bool:
+        """The ratio is."""
+        return True
+
     def surrogate(self, batch: Batch, logprobs: Float[Tensor, "S T"], *, old: Float[Tensor, "S T"]) -> Surrogate:
         """The response's advantage times the geometric mean of its ratios."""
         clip = Clip(low=self.config.clip_low, high=self.config.clip_high)

@@ -50,7 +50,9 @@ class Ppo(PolicyGradient):
 
     def advantages(self, batch: Batch) -> Batch:
         """Advantages and returns of each position."""
-        rewards, options = on_last(batch.rewards, batch.mask) + self.token_rewards(batch), self.config
+        options = self.config
+        last = batch.rewards if batch.bootstraps is None else batch.rewards + options.gamma * batch.bootstraps
+        rewards = on_last(last, batch.mask) + self.token_rewards(batch)
         found, returns = gae(
             rewards,
             required(batch.values),

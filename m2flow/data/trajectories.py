@@ -55,6 +55,8 @@ class Trajectories:
     """[T, N] int32: weights that chose each action."""
     group_ids: np.ndarray
     """[N] int64: rows of one group began in the same state."""
+    whole_episodes: bool = False
+    """Whether every row's counted ticks are whole episodes, from reset to end."""
     episodes: list[Episode] = field(default_factory=list)
     """Those that ended within these ticks."""
     num_lost: int = 0

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a generation engine is: prompts in, finished groups out, in the order in which they finish."""
+"""What an engine is: it samples from a policy, groups of texts for prompts or ticks of environments."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from m2flow.config import Config
 from m2flow.data.samples import Group, Prompt
+from m2flow.data.trajectories import Episode, Trajectories
+from m2flow.envs.stepping.base import Stepper
+from m2flow.errors import EngineError
 from m2flow.registry import Plugin
 
 
@@ -28,13 +33,12 @@ class SamplingConfig(Config):
 
 
 class Engine(Plugin, ABC):
-    """Generates with a policy's weights. ``policy`` is a ``policies`` plug-in such as ``Llm``."""
+    """Samples with a policy's weights: texts, or actions. ``policy`` is a ``policies`` plug-in such as ``Llm``."""
 
     def __init__(self, config: Any, policy: Any) -> None:
         self.config = config
         self.policy = policy
 
-    @abstractmethod
     def generate(
         self,
         prompts: Iterable[Prompt],
@@ -50,9 +54,74 @@ class Engine(Plugin, ABC):
         the batch (to the floating-point accuracy of the matrix product).
 
         Raises:
-            EngineError: a prompt and ``max_new_tokens`` do not fit in the model's context.
+            EngineError: a prompt and ``max_new_tokens`` do not fit in the model's context, or this engine acts.
         """
+        raise EngineError(f"the engine '{self.name}' makes no texts: call rollout.interact(env, steps=...)")
+
+    def interact(self, stepper: Stepper, *, steps: int | None = None, episodes: int | None = None) -> Trajectories:
+        """``steps`` ticks of every row, going on where the last call ended; or ``episodes`` whole ones of each.
+
+        Raises:
+            EngineError: nothing limits the length of an episode, or this engine generates.
+        """
+        raise EngineError(f"the engine '{self.name}' does not act: call rollout.generate(prompts)")
+
+    def evaluate(self, stepper: Stepper, *, episodes: int) -> list[Episode]:
+        """The first ``episodes`` episodes from here, shared out evenly among the rows, by the most likely actions.
+
+        Raises:
+            EngineError: nothing limits the length of an episode, or this engine generates.
+        """
+        raise EngineError(f"the engine '{self.name}' does not act: call rollout.generate(prompts)")
 
     @abstractmethod
     def load_weights(self, policy: Any) -> None:
         """Take over the weights of ``policy``; later samples carry ``policy.version``."""
+
+
+class ModuleEngine(Engine):
+    """Computes with the policy's own torch module, in this process."""
+
+    def __init__(self, config: Any, policy: Any) -> None:
+        super().__init__(config, policy)
+        self.version: int | None = None
+        """Version of the weights that were last taken over; ``None`` before first use."""
+
+    def load_weights(self, policy: Any) -> None:
+        """Take over the weights of ``policy``; where it is this engine's own policy they are in place already.
+
+        Raises:
+            EngineError: names or shapes of the tensors are not those of this engine's policy.
+        """
+        if policy is not self.policy:
+            _copy_weights(policy.state(), self.policy.state())
+            self.policy.version = policy.version
+        self.version = policy.version
+
+    def require_current(self) -> int:
+        """The version of the weights, which is the one that was last taken over.
+
+        Raises:
+            EngineError: the weights have moved on since.
+        """
+        if self.version is None:
+            self.version = self.policy.version
+        if self.version != self.policy.version:
+            raise EngineError(
+                f"the policy's weights are at version {self.policy.version} and this engine took over version "
+                f"{self.version}: call rollout.load_weights(learner) after learner.update"
+            )
+        return self.policy.version
+
+
+def _copy_weights(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    wrong = sorted(given.keys() ^ own.keys())
+    wrong += sorted(name for name in given.keys() & own.keys() if given[name].shape != own[name].shape)
+    if wrong:
+        raise EngineError(
+            f"these weights belong to another model: {len(wrong)} tensors are missing, unexpected or of another shape "
+            f"({', '.join(wrong[:3])}); give the engine a policy with the learner's model and adapter options"
+        )
+    with torch.no_grad():
+        for name, weight in own.items():
+            weight.copy_(given[name])

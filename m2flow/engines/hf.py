@@ -2,7 +2,7 @@
 """Generation with the policy's own Hugging Face module: continuous batching in this process, on any device."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from m2flow.config import Config as BaseConfig
 from m2flow.data.samples import Group, Prompt
-from m2flow.engines.base import Engine, SamplingConfig
+from m2flow.engines.base import ModuleEngine, SamplingConfig
 from m2flow.engines.decoding.admission import Admission, Room
 from m2flow.engines.decoding.cache import CacheLayout, Inputs
 from m2flow.engines.decoding.cohort import Cohort, Lane, Pending
@@ -26,7 +26,7 @@ HEAD_BLOCK = 2048
 """Tokens of the vocabulary in one product of the output projection."""
 
 
-class Hf(Engine):
+class Hf(ModuleEngine):
     """Continuous batching over packed rows.
 
     A group's prompt is computed and kept once. Samples that end leave the batch at once and others begin in their
@@ -46,37 +46,6 @@ class Hf(Engine):
 
     cohort_type = Cohort
     """What decides when a response ends; others decide otherwise."""
-
-    def __init__(self, config: Any, policy: Any) -> None:
-        super().__init__(config, policy)
-        self.version: int | None = None
-        """Version of the weights that were last taken over; ``None`` before first use."""
-
-    def load_weights(self, policy: Any) -> None:
-        """Take over the weights of ``policy``; where it is this engine's own policy they are in place already.
-
-        Raises:
-            EngineError: names or shapes of the tensors are not those of this engine's policy.
-        """
-        if policy is not self.policy:
-            _copy_weights(policy.state(), self.policy.state())
-            self.policy.version = policy.version
-        self.version = policy.version
-
-    def require_current(self) -> int:
-        """The version of the weights, which is the one that was last taken over.
-
-        Raises:
-            EngineError: the weights have moved on since.
-        """
-        if self.version is None:
-            self.version = self.policy.version
-        if self.version != self.policy.version:
-            raise EngineError(
-                f"the policy's weights are at version {self.policy.version} and this engine took over version "
-                f"{self.version}: call rollout.load_weights(learner) after learner.update"
-            )
-        return self.policy.version
 
     def generate(
         self,
@@ -111,19 +80,6 @@ class Hf(Engine):
                 f"more than the model's context of {self.policy.max_context}: shorten the prompt or the response"
             )
         return ids
-
-
-def _copy_weights(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    wrong = sorted(given.keys() ^ own.keys())
-    wrong += sorted(name for name in given.keys() & own.keys() if given[name].shape != own[name].shape)
-    if wrong:
-        raise EngineError(
-            f"these weights belong to another model: {len(wrong)} tensors are missing, unexpected or of another shape "
-            f"({', '.join(wrong[:3])}); give the engine a policy with the learner's model and adapter options"
-        )
-    with torch.no_grad():
-        for name, weight in own.items():
-            weight.copy_(given[name])
 
 
 class _Generation:

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role that learns: scored groups in, optimizer steps on the policy's weights, metrics out."""
+"""The role that learns: scored groups or trajectories in, optimizer steps on the policy's weights, metrics out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from m2flow.algorithms.base import Algorithm
 from m2flow.config import Config
-from m2flow.data.samples import Group
+from m2flow.data.trajectories import Trajectories
 from m2flow.engines.base import SamplingConfig
 from m2flow.errors import CheckpointError, LearnerError
-from m2flow.flow.selection import Selection, in_order, select
+from m2flow.flow.material import material_of
 from m2flow.registry import AlgorithmConfig, TrainerConfig, build
 from m2flow.runtime.calls import everywhere
 from m2flow.trainers.base import Settings, Trainer
-from m2flow.trainers.packing.critic import Critic
-from m2flow.trainers.packing.texts import Models, Texts, batch_of
+from m2flow.trainers.packing.texts import Models
 
 
 class _Parts(Config):
@@ -50,7 +48,7 @@ class LearnerWeights:
 
 
 class Learner:
-    """Trains ``policy`` by reinforcement on groups of texts.
+    """Trains ``policy`` by reinforcement on groups of texts, or on trajectories.
 
     What the algorithm needs (reference policy, critic) is made at the first update, from the weights that the policy
     has before it. ``sampling`` is what the rollout samples with: its temperature divides the learner's logits too, and
@@ -64,12 +62,10 @@ class Learner:
         self, policy: Any, *, algorithm: Any = "grpo", trainer: Any = "local", sampling: SamplingConfig | None = None
     ) -> None:
         self.policy = policy
-        self.sampling = sampling or SamplingConfig()
-        if self.sampling.temperature <= 0:
-            raise LearnerError("sampling.temperature is 0, which has no log-probs to train on: set it above 0")
         parts: Any = _Parts(algorithm=algorithm, trainer=trainer)
         self.algorithm: Algorithm = build(parts.algorithm)
         self.trainer: Trainer = build(parts.trainer, self.algorithm)
+        self.material = material_of(policy, self.algorithm, sampling=sampling)
         self._models: Models | None = None
 
     @property
@@ -86,7 +82,7 @@ class Learner:
         if self.trainer.activation_checkpointing:
             policy.checkpoint_activations(True)
         reference = policy.reference() if "reference_logprobs" in needs else None
-        critic = Critic(policy) if "values" in needs else None
+        critic = self.material.critic(policy) if "values" in needs else None
         models = Models(policy=policy, reference=reference, critic=critic, call=self.trainer.call)
         self.trainer.adopt(models.modules)
         parts = {"policy": policy.trainable()}
@@ -94,57 +90,37 @@ class Learner:
         return models
 
     @everywhere
-    def update(self, groups: Iterable[Group]) -> dict[str, float]:
-        """All optimizer steps that the trainer makes of ``groups``; returns metrics.
+    def update(self, items: Iterable[Any] | Trajectories) -> dict[str, float]:
+        """All optimizer steps that the trainer makes of ``items``; returns metrics.
 
-        Samples without a reward are left out. Groups that the algorithm does not keep are replaced by ``groups.more``,
-        if the algorithm has resampling rounds. If nothing is left no step is made: weights and version stay, and
-        ``learner/skipped`` is 1.
+        Of texts, samples without a reward are left out. Groups that the algorithm does not keep are replaced by
+        ``items.more``, if the algorithm has resampling rounds. If nothing is left no step is made: weights and version
+        stay, and ``learner/skipped`` is 1.
+
+        Args:
+            items: scored groups of texts, or what ``Rollout.interact`` returned.
 
         Raises:
             LearnerError: a batch that cannot be cut as configured, a response longer than configured, a temperature
-            other
-                than the rollout's, a loss or gradient that is not finite.
+                other than the rollout's, a loss or gradient that is not finite.
         """
-        selection = select(groups, self.algorithm)
-        self._require_same_sampling(selection.kept)
-        self.trainer.check(num_groups=selection.wanted, longest_response=self.sampling.max_new_tokens)
-        metrics = {**selection.metrics(), "learner/skipped": 0.0}
-        if not selection.kept:
-            return {**metrics, "learner/skipped": 1.0}
-        trained = self._train(selection)
+        taken = self.material.take(items, self.algorithm, trainer=self.trainer)
+        metrics = {**taken.metrics, "learner/skipped": float(taken.is_empty)}
+        if taken.is_empty:
+            return metrics
+        work, batch = taken.workload(self.models)
+        trained = self.trainer.update(work, batch, settings=self._settings())
+        if trained["learner/steps"]:
+            self.policy.version += 1
+            taken.learned(self.policy)
         return {**metrics, **trained, "learner/version": float(self.policy.version)}
 
-    def _train(self, selection: Selection) -> dict[str, float]:
-        kept = in_order(selection.kept)
-        texts = Texts(self.models, kept, temperature=self.sampling.temperature)
-        settings = Settings(
-            max_tokens=self.sampling.max_new_tokens,
+    def _settings(self) -> Settings:
+        return Settings(
+            max_tokens=self.material.max_tokens,
             seed=self.context.seed if self.context is not None else 0,
             num_updates=self.context.num_iterations if self.context is not None else None,
         )
-        trained = self.trainer.update(texts, batch_of(kept, self.policy.head_weight.device), settings=settings)
-        if trained["learner/steps"]:
-            self.policy.version += 1
-        return trained
-
-    def _require_same_sampling(self, groups: Sequence[Group]) -> None:
-        """A response says how it was sampled: top-p and top-k only raise the log-probs of what they keep."""
-        samples = [sample for group in groups for sample in group.samples]
-        longest = max((len(sample.token_ids) for sample in samples), default=0)
-        if longest > self.sampling.max_new_tokens:
-            raise LearnerError(
-                f"a response has {longest} tokens, the learner's sampling.max_new_tokens is "
-                f"{self.sampling.max_new_tokens}: give the Learner the rollout's sampling"
-            )
-        if self.sampling.temperature != 1 or not samples:
-            return
-        gap = np.concatenate([sample.logprobs - sample.sampled_logprobs for sample in samples])
-        if gap.max(initial=0.0) > 1e-2:
-            raise LearnerError(
-                "the responses were sampled at another temperature than 1, the learner's: give the Learner the "
-                "rollout's sampling"
-            )
 
     @property
     def max_slots(self) -> int | None:

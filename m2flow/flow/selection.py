@@ -40,6 +40,8 @@ class Selection:
             LearnerError: a reward is infinite or no number.
         """
         for group in groups:
+            if not isinstance(group, Group):
+                raise LearnerError(f"got a {type(group).__name__}, expected scored groups: reward.score makes them")
             _require_finite(group)
             self.received.append(group)
             samples = [sample for sample in group.samples if sample.reward is not None]

@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from m2flow import config
 from m2flow.data.samples import Prompt
-from m2flow.errors import CheckpointError
-from m2flow.policies.base import Policy
+from m2flow.policies.base import Policy, copy_tensors
 from m2flow.policies.language.options import ChatConfig, LoraConfig
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ class Llm(Policy):
     Every forward has one packed row: sequences lie one after another, a ``Layout`` says what attends to what. Nothing
     is read before the first use of ``module``, ``tokenizer`` or what needs them; those raise ``ModelError``.
     """
+
+    engine = "hf"
 
     class Config(config.Config):
         """Which model, in which precision, and whether all of it is trained or adapters only."""
@@ -177,10 +178,7 @@ class Llm(Policy):
         Raises:
             CheckpointError: names, shapes or types differ from this policy's.
         """
-        own = self.state()
-        _require_same_tensors(own, state)
-        for name, weight in own.items():
-            weight.copy_(state[name])
+        copy_tensors(state, into=self.state())
 
     def reference(self) -> "Reference":
         """The policy as it was before training, frozen: the base model, or the adapter that training started from.
@@ -228,13 +226,3 @@ def _adapter_problems(config: "Llm.Config") -> list[str]:
     if (config.lora or config.adapter) and importlib.util.find_spec("peft") is None:
         found.append("adapters need the package 'peft': pip install 'm2flow[lora]'")
     return found
-
-
-def _require_same_tensors(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    wrong = sorted(own.keys() ^ given.keys())
-    wrong += [k for k in own.keys() & given.keys() if (own[k].shape, own[k].dtype) != (given[k].shape, given[k].dtype)]
-    if wrong:
-        raise CheckpointError(
-            f"these weights belong to another model: {len(wrong)} of {len(own)} differ in name, shape or type "
-            f"({', '.join(wrong[:3])}); resume with the model and adapter options of the run that wrote them"
-        )

@@ -49,7 +49,10 @@ class Inline:
         """Nothing is left to wait for."""
 
     def close(self) -> None:
-        """Nothing has to be ended."""
+        """Close the roles that can be closed."""
+        for role in self.roles.values():
+            if defines(role, "close"):
+                role.close()
 
     def call(
         self, name: str, method: str, *, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context

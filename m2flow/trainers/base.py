@@ -53,6 +53,10 @@ class Workload(Protocol):
         """[len(rows), T] log-probs of the frozen reference policy."""
         ...
 
+    def advantages(self, algorithm: Algorithm, batch: Batch) -> Batch:
+        """``algorithm.advantages`` of ``batch``, whose rows may be parts of the samples that advantages are about."""
+        ...
+
     def describe(self, row: int) -> str:
         """Names a sample in an error message."""
         ...

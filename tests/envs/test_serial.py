@@ -81,7 +81,7 @@ def run(stepper: SerialStepper, actions: np.ndarray) -> list[np.ndarray]:
 
 def test_an_episode_that_ends_gives_its_last_observation_and_the_next_ones_first():
     stepper = counter()
-    np.testing.assert_array_equal(stepper.reset()[0]["count"], [0, 0, 0])
+    np.testing.assert_array_equal(stepper.reset(0)[0]["count"], [0, 0, 0])
     for _ in range(2):
         stepper.send(0, np.zeros(3, np.int64))
         tick = stepper.receive(0)
@@ -93,7 +93,7 @@ def test_an_episode_that_ends_gives_its_last_observation_and_the_next_ones_first
 
 def test_an_episodes_reward_length_and_success_are_its_own():
     stepper, episodes = counter(), []
-    stepper.reset()
+    stepper.reset(0)
     for _ in range(6):
         stepper.send(0, np.zeros(3, np.int64))
         episodes += stepper.receive(0).episodes
@@ -101,12 +101,12 @@ def test_an_episodes_reward_length_and_success_are_its_own():
     found = [(e.row, e.num_ticks, e.total_reward, e.success_once, e.success_at_end) for e in episodes]
     one, two, three = (0, 2, 3.0, True, True), (1, 3, 6.0, True, False), (2, 4, 10.0, True, False)
     assert found == [one, two, one, three, one, two]
-    assert [e.seed for e in episodes if e.row == 0] == [episode_seed(0, row=0, number=number) for number in range(3)]
+    assert [e.seed for e in episodes if e.row == 0] == [episode_seed(0, group=0, number=number) for number in range(3)]
 
 
 def test_what_a_row_sees_does_not_depend_on_how_rows_are_cut_into_parts():
     actions, steppers = pushes(20), [toy(parts=parts) for parts in (1, 2, 6)]
-    begins = [np.concatenate([part["position"] for part in stepper.reset()]) for stepper in steppers]
+    begins = [np.concatenate([part["position"] for part in stepper.reset(0)]) for stepper in steppers]
     runs = [run(stepper, actions) for stepper in steppers]
     for begin, other in zip(begins[1:], runs[1:], strict=True):
         np.testing.assert_array_equal(begins[0], begin)
@@ -114,28 +114,28 @@ def test_what_a_row_sees_does_not_depend_on_how_rows_are_cut_into_parts():
 
 
 def test_other_seeds_of_a_run_other_episodes():
-    assert not np.array_equal(toy(seed=0).reset()[0]["position"], toy(seed=1).reset()[0]["position"])
+    assert not np.array_equal(toy().reset(0)[0]["position"], toy().reset(1)[0]["position"])
 
 
 @pytest.mark.parametrize("ticks", [0, 3, 7, 11])
 def test_a_loaded_state_goes_on_bit_for_bit_with_episodes_of_any_age(ticks: int):
     actions, first = pushes(30), toy(parts=2)
-    first.reset()
+    first.reset(0)
     run(first, actions[:ticks])
     state = first.state()
     wanted = run(first, actions[ticks:])
     again = toy(parts=2)
-    again.reset()
+    again.reset(0)
     run(again, actions[:5])
     observations = again.load_state(state)
     if ticks == 0:
-        np.testing.assert_array_equal(observations[0]["position"], toy(parts=2).reset()[0]["position"])
+        np.testing.assert_array_equal(observations[0]["position"], toy(parts=2).reset(0)[0]["position"])
     np.testing.assert_array_equal(run(again, actions[ticks:]), wanted)
 
 
 def test_counts_of_unfinished_episodes_go_on_too():
     first, second, found = counter(), counter(), []
-    first.reset()
+    first.reset(0)
     for _ in range(5):
         first.send(0, np.zeros(3, np.int64))
         first.receive(0)
@@ -152,7 +152,7 @@ def test_counts_of_unfinished_episodes_go_on_too():
 
 def test_actions_of_ended_episodes_are_not_kept_for_ever():
     stepper = toy()
-    stepper.reset()
+    stepper.reset(0)
     run(stepper, pushes(200))
     assert sum(len(part) for part in stepper.state()["parts"][0]["actions"]) <= 6 * 7
     assert len(stepper._parts[0]._actions) <= 21
@@ -168,7 +168,7 @@ def test_actions_of_ended_episodes_are_not_kept_for_ever():
 )
 def test_an_action_that_is_not_as_the_interface_says_is_refused_and_costs_no_tick(actions: np.ndarray, said: str):
     stepper = toy()
-    stepper.reset()
+    stepper.reset(0)
     with pytest.raises(SimulatorError, match=said):
         stepper.send(0, actions)
     stepper.send(0, np.zeros((6, 2)))
@@ -177,7 +177,7 @@ def test_an_action_that_is_not_as_the_interface_says_is_refused_and_costs_no_tic
 
 def test_a_discrete_action_is_a_whole_number():
     stepper = counter()
-    stepper.reset()
+    stepper.reset(0)
     with pytest.raises(SimulatorError, match="float64, 'choice' takes whole numbers"):
         stepper.send(0, np.zeros(3))
 
@@ -186,7 +186,7 @@ def test_sending_twice_receiving_nothing_and_saving_in_flight_are_refused():
     stepper = toy(parts=2)
     with pytest.raises(SimulatorError, match="reset before the state is taken"):
         stepper.state()
-    stepper.reset()
+    stepper.reset(0)
     with pytest.raises(SimulatorError, match="nothing was sent to part 1"):
         stepper.receive(1)
     stepper.send(0, np.zeros((3, 2)))
@@ -207,11 +207,11 @@ def test_rows_that_cannot_be_cut_or_held_are_refused():
         SerialStepper(lambda rows: Single(Single.Config(), rows), num_rows=2, num_parts=2)
 
 
-def test_a_state_of_other_rows_another_seed_or_another_environment_is_refused():
+def test_a_state_of_other_rows_other_groups_or_another_environment_is_refused():
     stepper = toy()
-    stepper.reset()
+    stepper.reset(0)
     with pytest.raises(CheckpointError, match="here are rows"):
-        toy(seed=1).load_state(stepper.state())
+        toy(group_size=2).load_state(stepper.state())
     with pytest.raises(CheckpointError, match="environment 'toy' in 1 parts, here is 'toy' in 2"):
         toy(parts=2).load_state(stepper.state())
     with pytest.raises(CheckpointError, match="environment 'toy'"):
@@ -220,7 +220,7 @@ def test_a_state_of_other_rows_another_seed_or_another_environment_is_refused():
 
 def test_a_simulator_that_does_not_repeat_itself_is_found_in_its_replay():
     stepper = counter()
-    stepper.reset()
+    stepper.reset(0)
     state = stepper.state()
     state["parts"][0]["actions"] = [np.zeros(4, np.int64)] * 3
     with pytest.raises(CheckpointError, match="does not repeat itself"):

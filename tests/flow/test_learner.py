@@ -191,8 +191,8 @@ def test_a_rollout_at_another_temperature_is_refused(make_learner: Callable[...,
 
 
 def test_a_response_longer_than_the_learner_was_told_is_refused(make_learner: Callable[..., Learner]) -> None:
-    learner = make_learner()
-    learner.sampling = SamplingConfig(max_new_tokens=2)
+    algorithm, sampling = Mixed.Config(), SamplingConfig(max_new_tokens=2)
+    learner = Learner(Llm(Llm.Config(model="tiny")), algorithm=algorithm, sampling=sampling)
     with pytest.raises(LearnerError, match=r"3 tokens, the learner's sampling.max_new_tokens is 2"):
         learner.update([_group("a", 1.0, 0.0)])
 

@@ -95,6 +95,11 @@ class PolicyGradient(Algorithm):
         self.loss_only = self.needs - {k for k, v in read.items() if v}
 
     @property
+    def per_sequence(self) -> bool:
+        """See ``Algorithm.per_sequence``: here the aggregation may be."""
+        return self.config.aggregation.startswith("seq")
+
+    @property
     def clip(self) -> Clip:
         """Bounds of the ratio."""
         return Clip(low=self.config.clip_low, high=self.config.clip_high, dual=self.config.dual_clip)

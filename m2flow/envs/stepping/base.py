@@ -46,11 +46,27 @@ class Stepper(ABC):
 
     num_rows: int
     num_parts: int
+    group_size: int
+    """Of so many rows, one after another, equal numbers of episodes begin in equal states."""
     interface: Interface
+    seed: int
+    """Of the last ``reset``."""
+    observations: list[Observations]
+    """Of each part, those that its next actions answer; empty before the first ``reset``."""
+    num_ticks: list[int]
+    """Of each part since the last ``reset``."""
+
+    def rows(self, part: int) -> slice:
+        """Which rows ``part`` holds."""
+        size = self.num_rows // self.num_parts
+        return slice(part * size, (part + 1) * size)
 
     @abstractmethod
-    def reset(self) -> list[Observations]:
-        """Begin a new episode in every row; the observations of each part. Unfinished episodes are not counted."""
+    def reset(self, seed: int) -> list[Observations]:
+        """Begin anew with the first episodes of ``seed``; the observations of each part.
+
+        Unfinished episodes are not counted.
+        """
 
     @abstractmethod
     def send(self, part: int, actions: np.ndarray) -> None:

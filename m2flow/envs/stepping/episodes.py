@@ -12,19 +12,22 @@ from m2flow.envs.stepping.base import Tick
 from m2flow.errors import CheckpointError, SimulatorError
 
 
-def episode_seed(seed: int, *, row: int, number: int) -> int:
-    """Of the ``number``-th episode in ``row`` of a run: 31 bits, as many as every simulator takes."""
-    return int(np.random.SeedSequence([seed, row, number]).generate_state(1)[0]) >> 1
+def episode_seed(seed: int, *, group: int, number: int) -> int:
+    """Of the ``number``-th episode in the rows of ``group``: 31 bits, as many as every simulator takes."""
+    return int(np.random.SeedSequence([seed, group, number]).generate_state(1)[0]) >> 1
 
 
 class Rows:
     """Steps an ``Env`` whose rows are ``numbers`` of the run; ``B`` is their number.
 
+    The seed of an episode is that of its group of ``group_size`` rows of the run, so that a group's begin alike.
+
     Actions since the begin of the oldest unfinished episode are kept, so that it can be replayed.
     """
 
-    def __init__(self, env: Env, numbers: Sequence[int], *, seed: int) -> None:
-        self.env, self.numbers, self.seed = env, list(numbers), seed
+    def __init__(self, env: Env, numbers: Sequence[int], *, group_size: int = 1) -> None:
+        self.env, self.numbers, self.group_size = env, list(numbers), group_size
+        self.seed = 0
         size = len(self.numbers)
         self._num_begun = np.zeros(size, np.int64)
         """Episodes that each row has begun."""
@@ -34,8 +37,10 @@ class Rows:
         self._total_rewards = np.zeros(size)
         self._success_once = np.zeros(size, bool)
 
-    def reset(self) -> Observations:
-        """A new episode in every row."""
+    def reset(self, seed: int) -> Observations:
+        """The first episode of ``seed`` in every row."""
+        self.seed = seed
+        self._num_begun[:] = 0
         self._actions.clear()
         return self._begin(list(range(len(self.numbers))))
 
@@ -75,6 +80,7 @@ class Rows:
         return {
             "seed": self.seed,
             "rows": list(self.numbers),
+            "group_size": self.group_size,
             "num_begun": self._num_begun.tolist(),
             "actions": [np.stack(part) if part else np.zeros(0) for part in parts],
         }
@@ -83,13 +89,14 @@ class Rows:
         """Replay the unfinished episodes, so that all of them arrive at their present together.
 
         Raises:
-            CheckpointError: it belongs to other rows or another seed, or the simulator does not repeat itself.
+            CheckpointError: it belongs to other rows, or the simulator does not repeat itself.
         """
-        if (state["seed"], list(state["rows"])) != (self.seed, self.numbers):
+        if (list(state["rows"]), state["group_size"]) != (self.numbers, self.group_size):
             raise CheckpointError(
-                f"the checkpoint's environments are rows {state['rows']} of seed {state['seed']}, here are rows "
-                f"{self.numbers} of seed {self.seed}: resume with the numbers of environments and parts that it had"
+                f"the checkpoint's environments are rows {state['rows']} in groups of {state['group_size']}, here are "
+                f"rows {self.numbers} in groups of {self.group_size}: resume with the numbers that it had"
             )
+        self.seed = int(state["seed"])
         left = np.array([len(actions) for actions in state["actions"]])
         self._num_begun[:] = np.array(state["num_begun"]) - 1
         self._actions.clear()
@@ -119,7 +126,8 @@ class Rows:
         return self._with_resets(outcome.observations, due.tolist()) if len(due) else outcome.observations
 
     def _seed_of(self, row: int) -> int:
-        return episode_seed(self.seed, row=self.numbers[row], number=int(self._num_begun[row]) - 1)
+        group = self.numbers[row] // self.group_size
+        return episode_seed(self.seed, group=group, number=int(self._num_begun[row]) - 1)
 
     def _begin(self, rows: list[int]) -> Observations:
         self._next(rows)

@@ -18,21 +18,25 @@ class SerialStepper(Stepper):
 
     Args:
         make: from a number of rows to the simulator that holds them.
-        seed: of the run.
+        group_size: of so many rows, one after another, equal numbers of episodes begin in equal states.
 
     Raises:
         SimulatorError: rows that cannot be cut into such parts, or more of them than the simulator can hold.
     """
 
-    def __init__(self, make: Callable[[int], Env], *, num_rows: int, num_parts: int = 1, seed: int = 0) -> None:
+    def __init__(self, make: Callable[[int], Env], *, num_rows: int, num_parts: int = 1, group_size: int = 1) -> None:
         if not 1 <= num_parts <= num_rows or num_rows % num_parts:
             raise SimulatorError(f"{num_rows} rows cannot be cut into {num_parts} equal parts: choose a divisor")
-        self.num_rows, self.num_parts = num_rows, num_parts
+        if not 1 <= group_size <= num_rows or num_rows % group_size:
+            raise SimulatorError(f"{num_rows} rows cannot be cut into groups of {group_size}: choose a divisor")
+        self.num_rows, self.num_parts, self.group_size = num_rows, num_parts, group_size
+        self.seed = 0
+        self.observations, self.num_ticks = [], [0] * num_parts
         size = num_rows // num_parts
         self._parts: list[Rows] = []
         for begin in range(0, num_rows, size):
             env = make(size)
-            self._parts.append(Rows(env, range(begin, begin + size), seed=seed))
+            self._parts.append(Rows(env, range(begin, begin + size), group_size=group_size))
             if env.max_rows is not None and num_rows > env.max_rows:
                 self.close()
                 raise SimulatorError(
@@ -42,10 +46,11 @@ class SerialStepper(Stepper):
         self.interface = self._parts[0].env.interface
         self._sent: list[np.ndarray | None] = [None] * num_parts
 
-    def reset(self) -> list[Observations]:
+    def reset(self, seed: int) -> list[Observations]:
         """See ``Stepper.reset``."""
-        self._sent = [None] * self.num_parts
-        return [part.reset() for part in self._parts]
+        self._sent, self.seed, self.num_ticks = [None] * self.num_parts, seed, [0] * self.num_parts
+        self.observations = [part.reset(seed) for part in self._parts]
+        return self.observations
 
     def send(self, part: int, actions: np.ndarray) -> None:
         """See ``Stepper.send``; the tick is made by ``receive``."""
@@ -59,7 +64,10 @@ class SerialStepper(Stepper):
         if actions is None:
             raise SimulatorError(f"nothing was sent to part {part}: send actions before its tick is received")
         self._sent[part] = None
-        return self._parts[part].tick(actions)
+        tick = self._parts[part].tick(actions)
+        self.observations[part] = tick.observations
+        self.num_ticks[part] += 1
+        return tick
 
     def render(self, row: int) -> np.ndarray:
         """See ``Stepper.render``."""
@@ -70,7 +78,12 @@ class SerialStepper(Stepper):
         """See ``Stepper.state``."""
         if flying := [part for part, sent in enumerate(self._sent) if sent is not None]:
             raise SimulatorError(f"parts {flying} are in flight: receive their ticks before the state is taken")
-        return {"env": self._parts[0].env.name, "parts": [part.state() for part in self._parts]}
+        return {
+            "env": self._parts[0].env.name,
+            "seed": self.seed,
+            "num_ticks": list(self.num_ticks),
+            "parts": [part.state() for part in self._parts],
+        }
 
     def load_state(self, state: dict[str, Any]) -> list[Observations]:
         """See ``Stepper.load_state``."""
@@ -81,8 +94,10 @@ class SerialStepper(Stepper):
                 f"the checkpoint is of environment '{saved['env']}' in {saved['parts']} parts, here is '{own['env']}' "
                 f"in {own['parts']}: resume with those it had"
             )
-        self._sent = [None] * self.num_parts
-        return [part.load_state(saved) for part, saved in zip(self._parts, state["parts"], strict=True)]
+        self._sent, self.seed = [None] * self.num_parts, int(state["seed"])
+        self.num_ticks = [int(num) for num in state["num_ticks"]]
+        self.observations = [part.load_state(saved) for part, saved in zip(self._parts, state["parts"], strict=True)]
+        return self.observations
 
     def close(self) -> None:
         """See ``Stepper.close``."""

@@ -36,7 +36,7 @@ def prepare(
         batch = replace(batch, reference_logprobs=whole(work.reference_logprobs))
     if "values" in needs:
         batch = replace(batch, values=whole(work.values))
-    batch = algorithm.advantages(batch)
+    batch = work.advantages(algorithm, batch)
     _require_finite(work, batch)
     return batch
 

@@ -12,10 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from m2flow.algorithms.base import Batch, Outputs
+from m2flow.algorithms.base import Algorithm, Batch, Outputs
 from m2flow.data.samples import Group, Sample
 from m2flow.errors import LearnerError
-from m2flow.trainers.packing.critic import Critic
 from m2flow.trainers.packing.cut import Sizes, cut
 from m2flow.trainers.packing.layout import PackedRow, pack
 from m2flow.trainers.packing.logprobs import chunked_logprobs
@@ -27,7 +26,7 @@ class Models:
 
     policy: Any
     reference: Any | None = None
-    critic: Critic | None = None
+    critic: Any | None = None
     call: Callable[[Any, Callable[[], Any]], Any] = lambda module, compute: compute()
     """``Trainer.call``: every use of a model's parameters goes through it."""
 
@@ -87,6 +86,10 @@ class Texts:
         if self.models.reference is None:
             raise LearnerError("there is no reference policy: the algorithm's `needs` lack 'reference_logprobs'")
         return self._pad(rows, self._predict(self.models.reference, self._pack(rows))[0])
+
+    def advantages(self, algorithm: Algorithm, batch: Batch) -> Batch:
+        """See ``Workload.advantages``: a row is a whole sample."""
+        return algorithm.advantages(batch)
 
     def describe(self, row: int) -> str:
         """See ``Workload.describe``."""
