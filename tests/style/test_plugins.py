@@ -30,7 +30,7 @@ def test_every_kind_has_a_base_and_at_least_one_plug_in(kind: str):
     assert (FOLDERS[kind] / "base.py").is_file() and names(kind)
 
 
-PLUGINS = {kind: names(kind) for kind in PACKAGES}
+IDS = {kind: names(kind) for kind in PACKAGES}
 
 
 def _words(name: str) -> list[str]:
@@ -41,7 +41,7 @@ def _words(name: str) -> list[str]:
 def _named_in(name: str) -> set[str]:
     """Kinds that have a plug-in whose whole id is part of ``name``."""
     text = f"_{'_'.join(_words(name))}_"
-    return {kind for kind, plugins in PLUGINS.items() for plugin in plugins if f"_{plugin}_" in text}
+    return {kind for kind, plugins in IDS.items() for plugin in plugins if f"_{plugin}_" in text}
 
 
 def test_no_name_joins_two_kinds_of_plug_ins():
