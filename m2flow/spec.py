@@ -21,7 +21,8 @@ class Spec:
     shape: tuple[int, ...]
     """Of one environment's array; ``()`` is a single number."""
     dtype: str = "float32"
-    """A numpy name. ``uint8`` with three axes is an image [height, width, channels]; ``str`` is an instruction."""
+    """A numpy name. ``uint8`` with three axes is an image [height, width, channels]; ``U256`` is a text of at
+    most 256 characters, such as an instruction."""
     unit: str = ""
     """Of its entries: ``m``, ``rad``, ``m/s``; empty where they differ or have none."""
     low: Bound = -np.inf

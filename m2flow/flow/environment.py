@@ -10,6 +10,7 @@ import numpy as np
 
 from m2flow.config import Config
 from m2flow.envs.stepping.base import Stepper
+from m2flow.envs.stepping.parallel import ParallelStepper
 from m2flow.envs.stepping.serial import SerialStepper
 from m2flow.registry import EnvConfig, build
 from m2flow.spec import Interface
@@ -28,8 +29,11 @@ class Env:
     Args:
         env: an id (``"toy"``), a mapping of its ``name`` and options, or its Config.
         num_rows: how many copies.
+        num_workers: processes that step them, equal shares each; 0 steps them in this process, where an error or a
+            breakpoint in a simulator stops. Left out, 0, or as many as the simulator needs.
         num_parts: in how many equal parts they are stepped, one while the policy answers another.
         group_size: of so many rows, one after another, equal numbers of episodes begin in equal states.
+        timeout_s: in workers, a tick that takes longer hangs: its episode is lost, and counted.
 
     Raises:
         ConfigError: no such environment, or an option that it does not have.
@@ -38,10 +42,22 @@ class Env:
     context: Any = None
     max_slots = 1
 
-    def __init__(self, env: Any, *, num_rows: int = 8, num_parts: int = 1, group_size: int = 1) -> None:
+    def __init__(
+        self,
+        env: Any,
+        *,
+        num_rows: int = 8,
+        num_workers: int | None = None,
+        num_parts: int = 1,
+        group_size: int = 1,
+        timeout_s: float = 60.0,
+    ) -> None:
         parts: Any = _Parts.from_dict({"env": env})
         self.config = parts.env
-        self.num_rows, self.num_parts, self.group_size = num_rows, num_parts, group_size
+        most = self.config.owner.max_rows
+        self.num_workers = num_workers if num_workers is not None else num_rows // most if most else 0
+        self.timeout_s = timeout_s
+        self._cut = {"num_rows": num_rows, "num_parts": num_parts, "group_size": group_size}
 
     @cached_property
     def stepper(self) -> Stepper:
@@ -50,12 +66,9 @@ class Env:
         Raises:
             SimulatorError: the simulator cannot run here, or the rows cannot be cut so.
         """
-        return SerialStepper(
-            lambda num_rows: build(self.config, num_rows),
-            num_rows=self.num_rows,
-            num_parts=self.num_parts,
-            group_size=self.group_size,
-        )
+        if not self.num_workers:
+            return SerialStepper(lambda num_rows: build(self.config, num_rows), **self._cut)
+        return ParallelStepper(self.config, num_workers=self.num_workers, timeout_s=self.timeout_s, **self._cut)
 
     @property
     def interface(self) -> Interface:

@@ -154,7 +154,7 @@ def test_actions_of_ended_episodes_are_not_kept_for_ever():
     stepper = toy()
     stepper.reset(0)
     run(stepper, pushes(200))
-    assert sum(len(part) for part in stepper.state()["parts"][0]["actions"]) <= 6 * 7
+    assert sum(len(part) for part in stepper.state()["actions"]) <= 6 * 7
     assert len(stepper._parts[0]._actions) <= 21
 
 
@@ -210,19 +210,31 @@ def test_rows_that_cannot_be_cut_or_held_are_refused():
 def test_a_state_of_other_rows_other_groups_or_another_environment_is_refused():
     stepper = toy()
     stepper.reset(0)
-    with pytest.raises(CheckpointError, match="here are rows"):
+    with pytest.raises(CheckpointError, match="toy in 6 rows in groups of 1, here is toy in 6 rows in groups of 2"):
         toy(group_size=2).load_state(stepper.state())
-    with pytest.raises(CheckpointError, match="environment 'toy' in 1 parts, here is 'toy' in 2"):
-        toy(parts=2).load_state(stepper.state())
-    with pytest.raises(CheckpointError, match="environment 'toy'"):
+    with pytest.raises(CheckpointError, match="here is toy in 12 rows"):
+        toy(12).load_state(stepper.state())
+    with pytest.raises(CheckpointError, match="toy in 6 rows"):
         counter(6).load_state(stepper.state())
+
+
+def test_a_state_goes_on_in_other_parts_unless_they_are_at_different_ticks():
+    actions, first, again = pushes(30), toy(), toy(parts=3)
+    first.reset(0)
+    run(first, actions[:11])
+    again.load_state(first.state())
+    np.testing.assert_array_equal(run(again, actions[11:]), run(first, actions[11:]))
+    again.send(0, actions[0][:2])
+    again.receive(0)
+    with pytest.raises(CheckpointError, match=r"\[31, 30, 30\] ticks, which cannot be cut into 1 parts: resume with 3"):
+        toy().load_state(again.state())
 
 
 def test_a_simulator_that_does_not_repeat_itself_is_found_in_its_replay():
     stepper = counter()
     stepper.reset(0)
     state = stepper.state()
-    state["parts"][0]["actions"] = [np.zeros(4, np.int64)] * 3
+    state["actions"] = [np.zeros(4, np.int64)] * 3
     with pytest.raises(CheckpointError, match="does not repeat itself"):
         counter().load_state(state)
 

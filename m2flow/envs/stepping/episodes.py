@@ -9,7 +9,7 @@ import numpy as np
 from m2flow.data.trajectories import Episode
 from m2flow.envs.base import Env, Observations, Outcome
 from m2flow.envs.stepping.base import Tick
-from m2flow.errors import CheckpointError, SimulatorError
+from m2flow.errors import CheckpointError
 
 
 def episode_seed(seed: int, *, group: int, number: int) -> int:
@@ -23,24 +23,28 @@ class Rows:
     The seed of an episode is that of its group of ``group_size`` rows of the run, so that a group's begin alike.
 
     Actions since the begin of the oldest unfinished episode are kept, so that it can be replayed.
+
+    Args:
+        num_begun: [B] int64 where episodes are counted that each row has begun, from outside if others read it too.
     """
 
-    def __init__(self, env: Env, numbers: Sequence[int], *, group_size: int = 1) -> None:
+    def __init__(
+        self, env: Env, numbers: Sequence[int], *, group_size: int = 1, num_begun: np.ndarray | None = None
+    ) -> None:
         self.env, self.numbers, self.group_size = env, list(numbers), group_size
         self.seed = 0
         size = len(self.numbers)
-        self._num_begun = np.zeros(size, np.int64)
-        """Episodes that each row has begun."""
+        self._num_begun = np.zeros(size, np.int64) if num_begun is None else num_begun
         self._actions: list[np.ndarray] = []
         self._begins = np.zeros(size, np.int64)
         """Where in ``_actions`` each row's episode began."""
         self._total_rewards = np.zeros(size)
         self._success_once = np.zeros(size, bool)
 
-    def reset(self, seed: int) -> Observations:
-        """The first episode of ``seed`` in every row."""
+    def reset(self, seed: int, *, skip: Sequence[int] | int = 0) -> Observations:
+        """The first episode of ``seed`` in every row, after ``skip`` others."""
         self.seed = seed
-        self._num_begun[:] = 0
+        self._num_begun[:] = skip
         self._actions.clear()
         return self._begin(list(range(len(self.numbers))))
 
@@ -68,35 +72,21 @@ class Rows:
             episodes=episodes,
         )
 
-    def state(self) -> dict[str, Any]:
-        """How many episodes each row has begun, and the actions of the unfinished ones.
-
-        Raises:
-            SimulatorError: none has begun.
-        """
-        if not self._num_begun.all():
-            raise SimulatorError("no episode has begun: reset before the state is taken")
+    def state(self) -> dict[str, list[Any]]:
+        """How many episodes each row has begun, and the actions of the unfinished ones."""
         parts = [[a[row] for a in self._actions[begin:]] for row, begin in enumerate(self._begins.tolist())]
         return {
-            "seed": self.seed,
-            "rows": list(self.numbers),
-            "group_size": self.group_size,
             "num_begun": self._num_begun.tolist(),
             "actions": [np.stack(part) if part else np.zeros(0) for part in parts],
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> Observations:
+    def load_state(self, seed: int, state: Mapping[str, Sequence[Any]]) -> Observations:
         """Replay the unfinished episodes, so that all of them arrive at their present together.
 
         Raises:
-            CheckpointError: it belongs to other rows, or the simulator does not repeat itself.
+            CheckpointError: the simulator does not repeat itself.
         """
-        if (list(state["rows"]), state["group_size"]) != (self.numbers, self.group_size):
-            raise CheckpointError(
-                f"the checkpoint's environments are rows {state['rows']} in groups of {state['group_size']}, here are "
-                f"rows {self.numbers} in groups of {self.group_size}: resume with the numbers that it had"
-            )
-        self.seed = int(state["seed"])
+        self.seed = seed
         left = np.array([len(actions) for actions in state["actions"]])
         self._num_begun[:] = np.array(state["num_begun"]) - 1
         self._actions.clear()
@@ -172,3 +162,17 @@ class Rows:
         if oldest > len(self._actions) // 2:
             del self._actions[:oldest]
             self._begins -= oldest
+
+
+_BY_ROW = ("num_begun", "actions")
+"""What ``Rows.state`` holds, each a list with an entry for every row."""
+
+
+def joined(states: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+    """States of rows one after another as one."""
+    return {key: [entry for state in states for entry in state[key]] for key in _BY_ROW}
+
+
+def taken(state: Mapping[str, Sequence[Any]], rows: slice) -> dict[str, Sequence[Any]]:
+    """The part of a state that is about ``rows``."""
+    return {key: state[key][rows] for key in _BY_ROW}
