@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -120,7 +120,9 @@ def test_weights_do_not_depend_on_micro_batches_recomputation_or_order_of_arriva
     before = weights_of(plain)
     shuffled = [replace(g, samples=shuffle.sample(g.samples, len(g.samples))) for g in groups]
     wanted, found = plain.update(groups), other.update(shuffle.sample(shuffled, len(groups)))
-    assert wanted["learner/steps"] == found["learner/steps"] == 4
+    assert wanted["learner/steps"] == found["learner/steps"]
+    # DAPO drops a group whose rewards are all equal; with both, nothing would be left to compare.
+    assume(wanted["learner/steps"])
     require_equal_changes(weights_of(other), weights_of(plain), before=before)
 
 
