@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from m2flow.flow.reward import MathReward as MathReward
     from m2flow.flow.reward import Reward as Reward
     from m2flow.flow.rollout import Rollout as Rollout
+    from m2flow.flow.run import ControlRunConfig as ControlRunConfig
     from m2flow.flow.run import Run as Run
     from m2flow.flow.run import RunConfig as RunConfig
     from m2flow.flow.run import TextRunConfig as TextRunConfig
@@ -52,6 +53,7 @@ _HOMES = {
     "everywhere": "m2flow.runtime.calls",
     "Choice": "m2flow.registry",
     "Config": "m2flow.config",
+    "ControlRunConfig": "m2flow.flow.run",
     "Env": "m2flow.flow.environment",
     "Group": "m2flow.data.samples",
     "Learner": "m2flow.flow.learner",

@@ -40,6 +40,8 @@ class Env(Plugin, ABC):
 
     max_rows: ClassVar[int | None] = None
     """How many copies one process can hold (1 for simulators that misbehave with two); ``None``: any number."""
+    is_slow: ClassVar[bool] = False
+    """Whether a tick takes so long that worker processes pay, unless the user says otherwise."""
 
     def __init__(self, config: Any, num_rows: int) -> None:
         self.config = config

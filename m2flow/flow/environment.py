@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The role that is acted in: rows of one environment, stepped wherever they are."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,7 +31,7 @@ class Env:
         env: an id (``"toy"``), a mapping of its ``name`` and options, or its Config.
         num_rows: how many copies.
         num_workers: processes that step them, equal shares each; 0 steps them in this process, where an error or a
-            breakpoint in a simulator stops. Left out, 0, or as many as the simulator needs.
+            breakpoint in a simulator stops. Left out, 0 for simulators that are fast; else as many as there are cores.
         num_parts: in how many equal parts they are stepped, one while the policy answers another.
         group_size: of so many rows, one after another, equal numbers of episodes begin in equal states.
         timeout_s: in workers, a tick that takes longer hangs: its episode is lost, and counted.
@@ -54,8 +55,7 @@ class Env:
     ) -> None:
         parts: Any = _Parts.from_dict({"env": env})
         self.config = parts.env
-        most = self.config.owner.max_rows
-        self.num_workers = num_workers if num_workers is not None else num_rows // most if most else 0
+        self.num_workers = _num_workers(self.config, num_rows) if num_workers is None else num_workers
         self.timeout_s = timeout_s
         self._cut = {"num_rows": num_rows, "num_parts": num_parts, "group_size": group_size}
 
@@ -110,6 +110,16 @@ class Env:
         """Free what the simulators hold."""
         if "stepper" in vars(self):
             self.stepper.close()
+
+
+def _num_workers(config: Config, num_rows: int) -> int:
+    """As few as hold all rows; of simulators that are slow, as many equal shares as there are cores."""
+    kind = config.owner
+    fewest = num_rows // kind.max_rows if kind.max_rows else 0
+    if not kind.is_slow:
+        return fewest
+    cores = len(os.sched_getaffinity(0))
+    return max(fewest, *(num for num in range(1, num_rows + 1) if num_rows % num == 0 and num <= cores))
 
 
 def _next(seed: int) -> int:

@@ -21,7 +21,7 @@ from m2flow.flow.role import Role
 from m2flow.flow.signals import Signals, Stopped
 from m2flow.flow.stream import Stream
 from m2flow.observe.recorder import ObserveConfig, Recorder
-from m2flow.registry import TrainerConfig
+from m2flow.registry import EnvConfig, TrainerConfig
 from m2flow.runtime import placement
 from m2flow.runtime.context import Context
 from m2flow.runtime.inline import Inline
@@ -103,6 +103,26 @@ class TextRunConfig(RunConfig):
         """A batch that the trainer cannot cut."""
         own = type(self.trainer).owner.batch_problems(
             self.trainer, num_groups=self.prompts_per_iteration, longest_response=self.sampling.max_new_tokens
+        )
+        return [*super().problems(), *own]
+
+
+class ControlRunConfig(RunConfig):
+    """Settings of a run in environments. What does not fit together is found before anything is loaded."""
+
+    env: EnvConfig = "toy"
+    """What is acted in."""
+    num_rows: int = Field(default=8, ge=1)
+    """Copies of it."""
+    steps: int = Field(default=256, ge=1)
+    """Ticks of each copy in one iteration."""
+    trainer: TrainerConfig = "local"
+    """How the weights are updated."""
+
+    def problems(self) -> list[str]:
+        """A batch that the trainer cannot cut."""
+        own = type(self.trainer).owner.batch_problems(
+            self.trainer, num_groups=self.num_rows * self.steps, longest_response=1
         )
         return [*super().problems(), *own]
 
