@@ -77,7 +77,11 @@ class Gymnasium(Env):
 
     def render(self, row: int) -> np.ndarray:
         """See ``Env.render``."""
-        picture = self._envs[row].render()
+        gymnasium: Any = importlib.import_module("gymnasium")
+        try:
+            picture = self._envs[row].render()
+        except gymnasium.error.Error as error:
+            raise SimulatorError(f"{self.config.id} cannot be drawn: {error}") from error
         if not isinstance(picture, np.ndarray) or picture.ndim != 3:
             raise SimulatorError(f"{self.config.id} draws no picture: its render modes have no rgb_array")
         return np.ascontiguousarray(picture[..., :3], np.uint8)
