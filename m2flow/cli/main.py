@@ -18,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="Reinforcement learning for language models: you write the flow as a script, m2flow runs it.",
+    help="Reinforcement learning for language models and robot policies: you write a script, m2flow runs it.",
 )
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}

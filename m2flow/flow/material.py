@@ -153,7 +153,7 @@ class _Ticks(Taken):
         self.metrics = {
             **tallies.of_episodes(t.episodes),
             "episode/lost": float(t.num_lost),
-            "learner/tokens": float(len(counted)),
+            "learner/ticks": float(len(counted)),
             **({} if self.is_empty else {"reward/mean": float(counted.mean(dtype=np.float64))}),
         }
         if not np.isfinite(counted).all():

@@ -25,11 +25,17 @@ class Headline:
 
 
 REWARD = Headline("reward", ("reward/mean", "reward"))
-HELD_OUT = Headline("held-out", ("held_out/mean",))
+SUCCESS = Headline("success", ("episode/success_at_end",))
+"""Of the episodes that were learned from."""
+HELD_OUT = Headline("held-out", ("held_out/mean", "held_out/success_at_end", "held_out/return_mean"))
 KL = Headline("KL", ("policy/reference_kl", "policy/approx_kl"))
 """Of the reference, which is what a run bounds, and else of the update itself."""
-SPEED = Headline("tokens/s", ("throughput/tokens_per_s",))
-TOKENS = Headline("tokens", ("learner/tokens",))
+SPEEDS = (
+    Headline("tokens/s", ("throughput/tokens_per_s",)),
+    Headline("ticks/s", ("throughput/ticks_per_s",)),
+)
+AMOUNTS = (Headline("tokens", ("learner/tokens",)), Headline("ticks", ("learner/ticks",)))
+"""What an update was made of: a run logs one of them."""
 SECONDS = Headline("iteration", ("time/iteration_s",))
 
 BLOCKS = "▁▂▃▄▅▆▇█"

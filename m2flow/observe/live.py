@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from m2flow.observe.headlines import HELD_OUT, KL, SPEED, clock, figure, sparkline
+from m2flow.observe.headlines import HELD_OUT, KL, SPEEDS, SUCCESS, clock, figure, sparkline
 from m2flow.observe.progress import Progress
 from m2flow.observe.spans import short
 
@@ -198,7 +198,7 @@ class LiveProgress(Progress):
         if course.rewards:
             value = Text.assemble(("reward ", "dim"), (figure(course.rewards[-1]), "bold green"))
             yield value.append(f" {sparkline(course.rewards)}", style="green")
-        for headline in (HELD_OUT, KL, SPEED):
+        for headline in (SUCCESS, HELD_OUT, KL, *SPEEDS):
             if headline.label in course.last:
                 yield Text.assemble((f"{headline.label} ", "dim"), figure(course.last[headline.label]))
 

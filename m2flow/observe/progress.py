@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 
-from m2flow.observe.headlines import HELD_OUT, KL, REWARD, SECONDS, SPEED, Headline, clock, figure
+from m2flow.observe.headlines import HELD_OUT, KL, REWARD, SECONDS, SPEEDS, SUCCESS, Headline, clock, figure
 from m2flow.observe.line_file import number
 
 PLAIN_WIDTH = 120
@@ -35,7 +35,7 @@ class Course:
     def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Count one iteration."""
         self.done = iteration + 1
-        for headline in (REWARD, HELD_OUT, KL, SPEED, SECONDS):
+        for headline in (REWARD, SUCCESS, HELD_OUT, KL, *SPEEDS, SECONDS):
             if (value := headline.value(metrics)) is not None:
                 self.first.setdefault(headline.label, value)
                 self.last[headline.label] = value
@@ -93,7 +93,7 @@ class Progress(ABC):
         """Say how it went and where the report is."""
         course = self.course
         ended = "finished" if course.done >= course.total else "stopped"
-        changes = [text for headline in (REWARD, HELD_OUT) if (text := course.change(headline))]
+        changes = [text for headline in (REWARD, SUCCESS, HELD_OUT) if (text := course.change(headline))]
         self.print(
             "  ".join([f"{ended} after {course.done} of {course.total} iterations in {clock(elapsed_s)}", *changes])
         )
@@ -155,11 +155,12 @@ def plain_line(course: Course, metrics: Mapping[str, float], *, parts: Mapping[s
     """``   12/100  reward 0.734  KL 0.0123  2,410 tokens/s  1.9 s  left 2:49  rollout.generate 62% ...``."""
     width = len(str(course.total))
     columns = [f"{course.done:>{width}}/{course.total}"]
-    for headline, room in ((REWARD, 8), (KL, 8)):
+    for headline, room in ((REWARD, 8), (SUCCESS, 5), (KL, 8)):
         if headline.label in course.last:
             columns.append(f"{headline.label} {figure(headline.value(metrics)):>{room}}")
-    if SPEED.label in course.last:
-        columns.append(f"{figure(SPEED.value(metrics)):>7} {SPEED.label}")
+    for speed in SPEEDS:
+        if speed.label in course.last:
+            columns.append(f"{figure(speed.value(metrics)):>7} {speed.label}")
     if SECONDS.label in course.last:
         columns.append(f"{clock(metrics.get('time/iteration_s', 0.0)):>6}  left {clock(course.left_s):>7}")
     if (held_out := HELD_OUT.value(metrics)) is not None:

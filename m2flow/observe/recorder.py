@@ -17,7 +17,7 @@ from m2flow import registry
 from m2flow.config import Config
 from m2flow.errors import M2flowError
 from m2flow.observe import report
-from m2flow.observe.headlines import TOKENS
+from m2flow.observe.headlines import AMOUNTS
 from m2flow.observe.line_file import LineFile
 from m2flow.observe.loggers.base import Logger, RunInfo
 from m2flow.observe.progress import open_progress
@@ -99,7 +99,7 @@ class Recorder:
         self._progress.start(kept)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Write one iteration's line. Times, and tokens per second where learner/tokens is among them, are added.
+        """Write one iteration's line. Times are added, and tokens or ticks per second where their number is among them.
 
         Raises:
             M2flowError: a metric has the name of something that the recorder adds, or the disk is full.
@@ -157,8 +157,12 @@ class Recorder:
 
 
 def _throughput(metrics: Mapping[str, float], times: Mapping[str, float]) -> dict[str, float]:
-    tokens, seconds = TOKENS.value(metrics), times.get(ROOT, 0.0)
-    return {"throughput/tokens_per_s": tokens / seconds} if tokens is not None and seconds > 0 else {}
+    amounts, seconds = {one.label: one.value(metrics) for one in AMOUNTS}, times.get(ROOT, 0.0)
+    return {
+        f"throughput/{label}_per_s": amount / seconds
+        for label, amount in amounts.items()
+        if amount is not None and seconds > 0
+    }
 
 
 def spread(rows: Sequence[Mapping[str, Any]], number: int) -> list[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from m2flow.errors import M2flowError
 from m2flow.observe import curves
-from m2flow.observe.headlines import HELD_OUT, REWARD, SPEED, TOKENS, Headline, clock, figure
+from m2flow.observe.headlines import AMOUNTS, HELD_OUT, REWARD, SPEEDS, SUCCESS, Headline, clock, figure
 from m2flow.observe.line_file import number, read, replace
 from m2flow.observe.sample_table import shown
 from m2flow.observe.spans import BACKGROUND, BETWEEN, ROOT, stages
@@ -127,7 +127,7 @@ def cards(rows: Sequence[Mapping[str, Any]], points: Points, *, total: int) -> I
     """The summary."""
     from markupsafe import Markup
 
-    for headline in (REWARD, HELD_OUT):
+    for headline in (REWARD, SUCCESS, HELD_OUT):
         if found := _of(headline, points):
             values = [value for _, value in found]
             best = max(filter(math.isfinite, values), default=math.nan)
@@ -139,19 +139,21 @@ def cards(rows: Sequence[Mapping[str, Any]], points: Points, *, total: int) -> I
                 "spark": Markup(curves.spark(values)),
             }
     yield {"label": "iterations", "value": f"{len(rows):,}", "note": f"of {total:,}"}
-    if tokens := _of(TOKENS, points):
-        whole = sum(value for _, value in tokens)
-        yield {
-            "label": "tokens generated",
-            "value": figure(whole),
-            "note": f"{figure(whole / len(tokens))} an iteration",
-        }
+    for amount, found in ((amount, _of(amount, points)) for amount in AMOUNTS):
+        if found:
+            whole = sum(value for _, value in found)
+            yield {
+                "label": f"{amount.label} learned from",
+                "value": figure(whole),
+                "note": f"{figure(whole / len(found))} an iteration",
+            }
     if rows:
         elapsed_s = rows[-1]["elapsed_s"]
         yield {"label": "wall time", "value": clock(elapsed_s), "note": f"{clock(elapsed_s / len(rows))} an iteration"}
-    if speed := _of(SPEED, points):
-        mean = sum(value for _, value in speed) / len(speed)
-        yield {"label": "tokens per second", "value": figure(speed[-1][1]), "note": f"mean {figure(mean)}"}
+    for speed, found in ((speed, _of(speed, points)) for speed in SPEEDS):
+        if found:
+            mean = sum(value for _, value in found) / len(found)
+            yield {"label": speed.label, "value": figure(found[-1][1]), "note": f"mean {figure(mean)}"}
 
 
 def _of(headline: Headline, points: Points) -> list[tuple[float, float]]:
@@ -160,7 +162,7 @@ def _of(headline: Headline, points: Points) -> list[tuple[float, float]]:
 
 
 def _headline(points: Points, charts: Charts) -> dict[str, Any] | None:
-    found = [(headline.label, _of(headline, points)) for headline in (REWARD, HELD_OUT)]
+    found = [(headline.label, _of(headline, points)) for headline in (REWARD, SUCCESS, HELD_OUT)]
     lines = [curves.curve(label, values) for label, values in found if values]
     if not lines:
         return None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that controls: the same roles, learner and checkpoints as for texts."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import m2flow as mf
 from m2flow.errors import ConfigError, FlowError, LearnerError
 from m2flow.flow.tallies import wilson
+from m2flow.observe.headlines import AMOUNTS, HELD_OUT, REWARD, SPEEDS, SUCCESS
 from m2flow.observe.recorder import ObserveConfig
 
 PPO = {"name": "ppo", "gamma": 0.95, "value_clip": None}
@@ -74,6 +76,16 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     train(tmp_path / "cut", iterations=3, normalize_observations=True)
     resumed, _ = train(tmp_path / "cut", iterations=4, resume="auto", normalize_observations=True)
     assert all(torch.equal(tensor, resumed.state()[name]) for name, tensor in whole.state().items())
+
+
+def test_what_displays_lead_with_is_logged(tmp_path: Path) -> None:
+    train(tmp_path / "run", iterations=2, interact={"steps": 60})
+    (*_, line) = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    logged = json.loads(line)
+    for headline in (REWARD, SUCCESS, SPEEDS[1], AMOUNTS[1]):
+        assert headline.value(logged) is not None, headline
+    assert logged["learner/ticks"] == 16 * 60
+    assert HELD_OUT.value({"held_out/success_at_end": 0.9, "held_out/return_mean": 3.0}) == 0.9
 
 
 def test_an_evaluation_leaves_the_training_as_it_was(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import m2flow as mf
 from m2flow.checkpoint.store import Store
 from m2flow.errors import ConfigError, FlowError
 from m2flow.flow.run import CheckpointConfig
-from m2flow.observe.headlines import HELD_OUT, KL, REWARD, SECONDS, SPEED, TOKENS
+from m2flow.observe.headlines import AMOUNTS, HELD_OUT, KL, REWARD, SECONDS, SPEEDS
 from m2flow.observe.recorder import ObserveConfig
 
 
@@ -91,7 +91,7 @@ def test_every_headline_of_a_display_is_a_metric_that_a_run_logs(tmp_path: Path)
             run.log(reward.summary(scored), under="held_out")
             run.log(learner.update(scored))
     (line,) = (json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    first = [headline.names[0] for headline in (REWARD, HELD_OUT, KL, SPEED, TOKENS, SECONDS)]
+    first = [headline.names[0] for headline in (REWARD, HELD_OUT, KL, SPEEDS[0], AMOUNTS[0], SECONDS)]
     assert set(first) <= set(line), sorted(line)
 
 

@@ -119,7 +119,7 @@ def test_the_summary_goes_from_the_first_to_the_last(tmp_path):
     page, text = make(tmp_path, rows, config={"iterations": 3})
     words = " ".join(re.sub(r"<[^>]+>", " ", text.split("<main>")[1]).split())
     assert "reward 0.250 → 0.750 best 0.875" in words
-    assert "iterations 3 of 3 tokens generated 3,000 1,000 an iteration wall time 3.0 s 1.0 s an iteration" in words
+    assert "iterations 3 of 3 tokens learned from 3,000 1,000 an iteration wall time 3.0 s 1.0 s an iteration" in words
     assert "finished" in page.texts["span"]
 
 
