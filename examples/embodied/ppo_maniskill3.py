@@ -19,7 +19,7 @@ class Config(mf.ControlRunConfig):
     """Ticks of each copy in one iteration."""
     evaluate_every: int = Field(default=10, ge=0)
     """Iterations between two evaluations; 0 never evaluates."""
-    policy: mf.Mlp.Config = mf.Mlp.Config(normalize_observations=True)
+    policy: mf.Mlp.Config = mf.Mlp.Config(normalize_observations=True, initial_log_std=-1.0)
     """The network that is trained."""
     algorithm: mf.AlgorithmConfig = {"name": "ppo", "gamma": 0.8, "lam": 0.9, "value_clip": None, "target_kl": 0.1}
     """What the update computes: ppo, reinforce_pp, ..."""
@@ -29,7 +29,8 @@ class Config(mf.ControlRunConfig):
         "critic_learning_rate": 3e-4,
         "max_grad_norm": 0.5,
         "epochs": 8,
-        "minibatches": 4,
+        "minibatches": 8,
+        "schedule": {"shape": "linear"},
     }
     """How the weights are updated."""
 
@@ -46,6 +47,7 @@ def main(config: Config) -> None:
         for _ in run.iterations():
             if run.due(config.evaluate_every):
                 run.log(rollout.evaluate(env, episodes=100), under="held_out")
+                run.show(rollout.film(env), "held_out")
             trajectories = rollout.interact(env, steps=config.steps)
             stats = learner.update(trajectories)
             rollout.load_weights(learner)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program ``m2flow``: train, check, eval, export, where."""
+"""The program ``m2flow``: train, check, eval, play, export, doctor, where."""
 
 import json
 import runpy
@@ -7,10 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from m2flow import registry
 from m2flow.cli import concepts, script
 from m2flow.errors import ConfigError, M2flowError
 
@@ -84,7 +85,9 @@ def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder, or that of an exported model.")],
     *,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each prompt.")] = 1,
-    prompts: Annotated[int | None, typer.Option(min=1, help="How many prompts; left out, all.")] = None,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, help="How many prompts; left out, all. Of a policy that acts, episodes.")
+    ] = None,
     step: Step = None,
     moved: Moved = None,
 ) -> None:
@@ -98,6 +101,37 @@ def evaluate(
         found = trained.open_run(run, step=step, script=moved, argv=context.args)
         metrics = trained.evaluate(found, samples_per_prompt=samples, num_prompts=prompts)
         typer.echo(json.dumps({"step": found.step, **metrics}, indent=2))
+
+
+@app.command(context_settings=PASSED_ON)
+def play(
+    context: typer.Context,
+    run: Run,
+    *,
+    out: Annotated[Path, typer.Option(help="The film, a new file.")] = Path("play.mp4"),
+    episodes: Annotated[int, typer.Option(min=1, help="How many episodes it shows.")] = 3,
+    step: Step = None,
+    moved: Moved = None,
+) -> None:
+    """Film a run's policy in its simulator. Options of the script may follow, to differ from the run's."""
+    with _readable_errors():
+        from m2flow.cli import trained
+
+        if out.exists():
+            raise ConfigError(f"{out} is there already: give another name")
+        found = trained.open_run(run, step=step, script=moved, argv=context.args)
+        film = trained.film(found, episodes)
+        out.write_bytes(film.mp4)
+        typer.echo(f"wrote {film.num_pictures} pictures of the policy after iteration {found.step} to {out}")
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine lacks for simulators, each with the command that mends it."""
+    for name in registry.names("envs"):
+        simulator: Any = registry.load("envs", name)
+        missing = simulator.doctor()
+        typer.echo(f"{name}: " + ("; ".join(missing) or "ready"))
 
 
 @app.command()

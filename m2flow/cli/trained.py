@@ -3,6 +3,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,15 +15,21 @@ from m2flow.checkpoint.store import Store
 from m2flow.cli.overrides import parse
 from m2flow.cli.script import config_class, load_script
 from m2flow.config import Config
+from m2flow.data.films import Film, require_encoder
 from m2flow.data.prompts import Prompts, PromptsConfig
 from m2flow.engines.base import Engine, SamplingConfig
+from m2flow.envs.base import Env as Simulator
 from m2flow.errors import CheckpointError, ConfigError
+from m2flow.flow.environment import Env
 from m2flow.flow.folder import RunFolder
 from m2flow.flow.reward import MathReward
 from m2flow.flow.rollout import Rollout
-from m2flow.policies.base import Policy
+from m2flow.policies.base import Actor, Policy
 from m2flow.registry import build
 from m2flow.runtime import saved
+
+_NUM_EPISODES = 100
+"""Of an evaluation, unless the user says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ def open_run(folder: Path, *, step: int | None = None, script: Path | None = Non
         return _open_model(folder, script=script, argv=argv)
     module = load_script(script or Path(saved["script"]))
     config = parse(config_class(module.main), argv, start=saved["config"])
-    policy = build(_only(config, Policy, what="policy"))
+    policy = _policy(config)
     store = Store(folder / "checkpoints", keep=1)
     if not store.steps():
         raise CheckpointError(f"{folder} has no checkpoint yet: let it train longer, or set --checkpoint.every lower")
@@ -62,6 +69,24 @@ def open_run(folder: Path, *, step: int | None = None, script: Path | None = Non
         policy.load_state(learner["policy"])
     policy.version = int(learner["version"])
     return Trained(config=config, script=module, policy=policy, step=int(state["iteration"]))
+
+
+def _policy(config: Config) -> Any:
+    """Of an unloaded model; one that acts is made for the simulator of the same configuration."""
+    chosen: Any = _only(config, Policy, what="policy")
+    if not issubclass(chosen.owner, Actor):
+        return build(chosen)
+    with closing(simulated(config, num_rows=1)) as env:
+        return build(chosen, env.interface)
+
+
+def simulated(config: Config, *, num_rows: int) -> Env:
+    """What a configuration's policy acts in.
+
+    Raises:
+        ConfigError: it has not exactly one simulator.
+    """
+    return Env(_only(config, Simulator, what="simulator"), num_rows=num_rows)
 
 
 def _open_model(folder: Path, *, script: Path | None, argv: Sequence[str]) -> Trained:
@@ -105,7 +130,7 @@ def _only(config: Config, owner: type, *, what: str) -> Config:
 
 
 def evaluate(trained: Trained, *, samples_per_prompt: int = 1, num_prompts: int | None = None) -> dict[str, float]:
-    """Metrics of the policy on held-out prompts.
+    """Metrics of the policy on held-out prompts, or in ``num_prompts`` episodes of one that acts.
 
     A script that defines ``evaluate(config, policy)`` is asked; otherwise the prompts of the configuration's
     ``PromptsConfig`` with ``split='held_out'`` are answered and judged by ``math_answer``.
@@ -117,6 +142,9 @@ def evaluate(trained: Trained, *, samples_per_prompt: int = 1, num_prompts: int 
     if own is not None:
         return dict(own(trained.config, trained.policy))
     config = trained.config
+    if isinstance(trained.policy, Actor):
+        with closing(simulated(config, num_rows=8)) as env:
+            return _acting(trained).evaluate(env, num_prompts or _NUM_EPISODES)
     prompts = Prompts(_held_out(config))
     samplings = [value for value in _nested(config) if isinstance(value, SamplingConfig)]
     rollout = Rollout(
@@ -131,6 +159,26 @@ def evaluate(trained: Trained, *, samples_per_prompt: int = 1, num_prompts: int 
         return reward.summary(rollout.generate(taken, samples_per_prompt=samples_per_prompt))
     finally:
         reward.close()
+
+
+def film(trained: Trained, episodes: int = 1) -> Film:
+    """What a policy that acts does in the first ``episodes`` episodes of its evaluation.
+
+    Raises:
+        ConfigError: the policy does not act.
+        SimulatorError: the simulator cannot draw here.
+    """
+    if not isinstance(trained.policy, Actor):
+        raise ConfigError(f"the policy '{trained.policy.name}' answers prompts: m2flow eval measures it")
+    require_encoder()
+    with closing(simulated(trained.config, num_rows=1)) as env:
+        return _acting(trained).film(env, episodes)
+
+
+def _acting(trained: Trained) -> Rollout:
+    rollout = Rollout(trained.policy)
+    rollout.load_weights(trained)
+    return rollout
 
 
 def _held_out(config: Config) -> PromptsConfig:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from m2flow.config import Config
+from m2flow.data.films import Film, filmed, require_encoder
 from m2flow.data.trajectories import Episode, Trajectories
 from m2flow.engines.base import ModuleEngine
 from m2flow.engines.control.collection import Collection
@@ -17,6 +18,9 @@ from m2flow.envs.base import Observations
 from m2flow.envs.stepping.base import Stepper, Tick
 from m2flow.errors import EngineError
 from m2flow.policies.base import Actor
+
+_TICK_S = 0.05
+"""How long a picture is shown where the simulator does not say how long a tick is."""
 
 
 class Acting(ModuleEngine):
@@ -62,6 +66,25 @@ class Acting(ModuleEngine):
                 if count.is_full:
                     break
         return count.episodes
+
+    def film(self, stepper: Stepper, *, episodes: int) -> Film:
+        """See ``Engine.film``."""
+        require_encoder()
+        self.require_current()
+        pictures: list[np.ndarray] = []
+
+        def act(number: int, part: int) -> np.ndarray:
+            # Row 0 is in part 0, which is not in flight now.
+            if part == 0:
+                pictures.append(stepper.render(0))
+            return self.policy.env_actions(self._act(stepper.observations[part], None)[0])
+
+        with closing(drive(stepper, act, num_ticks=_num_ticks(stepper, None, episodes=episodes))) as ticks:
+            for _, _, tick in ticks:
+                episodes -= sum(episode.row == 0 for episode in tick.episodes)
+                if episodes == 0:
+                    break
+        return filmed(pictures, tick_s=stepper.interface.tick_s or _TICK_S)
 
     def _noise(self, stepper: Stepper, part: int) -> Tensor:
         rng = np.random.default_rng([stepper.seed, stepper.num_ticks[part]])

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from m2flow.config import Config
+from m2flow.data.films import Film
 from m2flow.data.samples import Group, Prompt
 from m2flow.data.trajectories import Episode, Trajectories
 from m2flow.envs.stepping.base import Stepper
@@ -71,6 +72,16 @@ class Engine(Plugin, ABC):
 
         Raises:
             EngineError: nothing limits the length of an episode, or this engine generates.
+        """
+        raise EngineError(f"the engine '{self.name}' does not act: call rollout.generate(prompts)")
+
+    def film(self, stepper: Stepper, *, episodes: int) -> Film:
+        """The first ``episodes`` episodes of row 0 from here, by the most likely actions: what each action answers.
+
+        Raises:
+            EngineError: nothing limits the length of an episode, or this engine generates.
+            SimulatorError: the simulator cannot draw here.
+            M2flowError: the package that encodes films is not installed.
         """
         raise EngineError(f"the engine '{self.name}' does not act: call rollout.generate(prompts)")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from m2flow.config import Config
+from m2flow.data.films import Film
 from m2flow.data.samples import Group, Prompt
 from m2flow.data.trajectories import Trajectories
 from m2flow.engines.base import Engine, SamplingConfig
@@ -102,6 +103,20 @@ class Rollout:
             raise FlowError(f"got episodes={episodes}, expected at least 1")
         with env.elsewhere(seed):
             return tallies.of_evaluation(self.engine.evaluate(env.stepper, episodes=episodes))
+
+    def film(self, env: Env, episodes: int = 1, *, seed: int = EVALUATION_SEED) -> Film:
+        """The most likely actions in the first ``episodes`` episodes of an evaluation's first row; ``env`` stays.
+
+        Raises:
+            FlowError: less than one episode.
+            EngineError: as ``interact``.
+            SimulatorError: the simulator cannot draw here.
+            M2flowError: the package that encodes films is not installed.
+        """
+        if episodes < 1:
+            raise FlowError(f"got episodes={episodes}, expected at least 1")
+        with env.elsewhere(seed):
+            return self.engine.film(env.stepper, episodes=episodes)
 
     def _seed(self) -> int:
         if self.seed is not None:

@@ -2,6 +2,7 @@
 """A run: roles, iterations, and everything that is done for them between two iterations."""
 
 import importlib.util
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from pydantic import Field
 from m2flow.checkpoint import rng
 from m2flow.checkpoint.store import Store
 from m2flow.config import Config, counted
+from m2flow.data.films import Film
 from m2flow.data.samples import Group
 from m2flow.engines.base import SamplingConfig
 from m2flow.errors import ConfigError, FlowError, M2flowError
@@ -161,6 +163,7 @@ class Run:
         """What was logged before it was there."""
         self._made: list[Iterable[Any]] = []
         """What the calls of this iteration returned."""
+        self._films: list[tuple[Film | Stream[Film], str]] = []
         self._recorder: Recorder | None = None
         self._store: Store | None = None
 
@@ -300,10 +303,13 @@ class Run:
     def _finish_iteration(self, source: Source[Any] | None, store: Store, *, recorder: Recorder) -> None:
         for stream, under in self._pending:
             self._add(stream.get(), under)
+        for film, name in self._films:
+            made: Any = film.get() if isinstance(film, Stream) else film
+            recorder.film(self.iteration, name, mp4=made.mp4)
         self.log(self._runtime.metrics())
         recorder.log(self.iteration, self._metrics)
         recorder.samples(self.iteration, _rows(self._made))
-        self._metrics, self._pending, self._made = {}, [], []
+        self._metrics, self._pending, self._made, self._films = {}, [], [], []
         self.iteration += 1
         every, stopping = self.config.checkpoint.every, self._signals.caught
         ended = self.iteration == self.config.iterations
@@ -337,6 +343,19 @@ class Run:
             self._pending.append((metrics, under))
         else:
             self._add(metrics.get() if isinstance(metrics, Stream) else metrics, under)
+
+    def show(self, film: Film | Stream[Film], name: str = "film") -> None:
+        """Keep a film, what ``Rollout.film`` returned, in the run's folder and its report.
+
+        Raises:
+            FlowError: the name is no plain word, or was shown in this iteration already.
+        """
+        self._opened()
+        if not re.fullmatch(r"\w+", name):
+            raise FlowError(f"a film's name is '{name}', expected letters, digits and underscores: it names a file")
+        if any(name == other for _, other in self._films):
+            raise FlowError(f"film '{name}' was shown twice in iteration {self.iteration}: give one another name")
+        self._films.append((film, name))
 
     def _add(self, values: Mapping[str, float], under: str) -> None:
         for key, value in values.items():

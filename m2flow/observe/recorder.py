@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of a run: metrics and samples in files that are always whole, and everything a person sees of it.
 
-In the run's folder: ``metrics.jsonl`` (one line an iteration), ``samples.jsonl``, and at the end ``trace.json`` (open
-it in Perfetto) and ``report.html``.
+In the run's folder: ``metrics.jsonl`` (one line an iteration), ``samples.jsonl``, films in ``videos``, and at the end
+``trace.json`` (open it in Perfetto) and ``report.html``.
 """
 
 import time
@@ -18,7 +18,7 @@ from m2flow.config import Config
 from m2flow.errors import M2flowError
 from m2flow.observe import report
 from m2flow.observe.headlines import AMOUNTS
-from m2flow.observe.line_file import LineFile
+from m2flow.observe.line_file import LineFile, replace
 from m2flow.observe.loggers.base import Logger, RunInfo
 from m2flow.observe.progress import open_progress
 from m2flow.observe.sample_table import sample_table
@@ -135,6 +135,17 @@ class Recorder:
         self._progress.print(sample_table(iteration, kept))
         for logger in self._loggers:
             logger.samples(iteration, kept)
+
+    def film(self, iteration: int, name: str, *, mp4: bytes) -> Path:
+        """Keep a film as ``videos/<name>-<iteration>.mp4``; the report shows the last ones.
+
+        Raises:
+            M2flowError: the disk is full.
+        """
+        path = self.folder / "videos" / f"{name}-{iteration:06d}.mp4"
+        path.parent.mkdir(exist_ok=True)
+        replace(path, mp4)
+        return path
 
     def close(self) -> None:
         """End the display, write trace and report, say how it went. A second call does nothing.

@@ -26,6 +26,9 @@ from m2flow.observe.spans import BACKGROUND, BETWEEN, ROOT, stages
 MAX_SAMPLES = 240
 MAX_SAMPLE_BYTES = 600_000
 """How much of the page all samples together may take; longer texts are cut."""
+MAX_FILMS = 4
+MAX_FILM_BYTES = 4_000_000
+"""A larger film is left in its file."""
 MAX_CURVE_POINTS = 18_000
 """How many points all curves together may have."""
 MAX_COLUMNS = 112
@@ -91,6 +94,7 @@ def contents(folder: Path, total_iterations: int | None) -> dict[str, Any]:
         "headline": _headline(points, charts),
         "groups": list(_groups(points, charts)),
         "times": time_section(rows, charts),
+        "films": list(films(folder)),
         "samples": chosen_samples(list(read(folder / "samples.jsonl"))),
         "settings": list(setting_groups(settings)),
         "data": charts.data,
@@ -154,6 +158,15 @@ def cards(rows: Sequence[Mapping[str, Any]], points: Points, *, total: int) -> I
         if found:
             mean = sum(value for _, value in found) / len(found)
             yield {"label": speed.label, "value": figure(found[-1][1]), "note": f"mean {figure(mean)}"}
+
+
+def films(folder: Path) -> Iterator[dict[str, str]]:
+    """The last films, newest first, within the page."""
+    paths = sorted((folder / "videos").glob("*.mp4"), key=lambda path: path.stem.rpartition("-")[2], reverse=True)
+    for path in [path for path in paths if path.stat().st_size <= MAX_FILM_BYTES][:MAX_FILMS]:
+        name, _, iteration = path.stem.rpartition("-")
+        data = base64.b64encode(path.read_bytes()).decode()
+        yield {"title": f"{name}, iteration {int(iteration)}", "source": f"data:video/mp4;base64,{data}"}
 
 
 def _of(headline: Headline, points: Points) -> list[tuple[float, float]]:

@@ -88,6 +88,34 @@ def test_what_displays_lead_with_is_logged(tmp_path: Path) -> None:
     assert HELD_OUT.value({"held_out/success_at_end": 0.9, "held_out/return_mean": 3.0}) == 0.9
 
 
+def test_a_film_is_kept_and_shown_and_leaves_the_training_as_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    config = mf.RunConfig(iterations=2, run_dir=tmp_path / "run", observe=ObserveConfig(quiet=True))
+    with mf.Run(config) as run:
+        env = mf.Env("toy", num_rows=4, num_parts=2)
+        actor = mf.Mlp(mf.Mlp.Config(hidden=(8,)), env.interface)
+        rows, rollout = run.role(env), run.role(mf.Rollout(actor))
+        for _ in run.iterations():
+            rollout.interact(rows, steps=3)
+            before = env.state()["stepper"]
+            made: Any = rollout.film(rows, 2)
+            run.show(made, "held_out")
+            with pytest.raises(FlowError, match="film 'held_out' was shown twice"):
+                run.show(made, "held_out")
+            with pytest.raises(FlowError, match=r"a film's name is '\.\./up'"):
+                run.show(made, "../up")
+            film = made.get()
+            again: Any = rollout.film(rows, 2)
+            assert film == again.get() and 2 <= film.num_pictures <= 2 * 50
+            after = env.state()["stepper"]
+            assert all(np.array_equal(a, b) for a, b in zip(before["actions"], after["actions"], strict=True))
+    written = sorted(path.name for path in (tmp_path / "run" / "videos").iterdir())
+    assert written == ["held_out-000000.mp4", "held_out-000001.mp4"]
+    assert (tmp_path / "run" / "videos" / written[0]).read_bytes() == film.mp4
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("<video") == 2 and "held_out, iteration 1" in page
+
+
 def test_an_evaluation_leaves_the_training_as_it_was(tmp_path: Path) -> None:
     without, _ = train(tmp_path / "without", iterations=3)
     with_one, _ = train(tmp_path / "with", iterations=3, evaluate_at=1)
