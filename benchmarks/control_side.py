@@ -188,14 +188,14 @@ def cleanrl_side(task: str, iterations: int) -> None:
     meter = None
     for number in range(iterations + 1):
         meter = Meter() if number == 1 else meter
-        batch, seen, ended = _collect(agent, envs, seen, ended, gamma=GAMMA[task])
-        _update(agent, optimizer, batch)
+        batch, seen, ended = _collect(agent, envs, seen=seen, ended=ended, gamma=GAMMA[task])
+        _update(agent, optimizer, batch=batch)
     assert meter is not None
     meter.report(iterations)
     envs.close()
 
 
-def _collect(agent: Agent, envs: Any, seen: torch.Tensor, ended: torch.Tensor, *, gamma: float) -> Any:
+def _collect(agent: Agent, envs: Any, *, seen: torch.Tensor, ended: torch.Tensor, gamma: float) -> Any:
     kept: list[list[torch.Tensor]] = []
     for _ in range(NUM_TICKS):
         with torch.no_grad():
@@ -219,7 +219,7 @@ def _collect(agent: Agent, envs: Any, seen: torch.Tensor, ended: torch.Tensor, *
     return [column.flatten(0, 1) for column in columns], seen, ended
 
 
-def _update(agent: Agent, optimizer: torch.optim.Optimizer, batch: list[torch.Tensor]) -> None:
+def _update(agent: Agent, optimizer: torch.optim.Optimizer, *, batch: list[torch.Tensor]) -> None:
     size = len(batch[0])
     for _ in range(EPOCHS):
         for rows in torch.randperm(size).chunk(MINIBATCHES):

@@ -9,7 +9,7 @@ import m2flow as mf
 class Config(mf.ControlRunConfig):
     """PPO on ManiSkill3's PushCube-v1 from states, on the CPU; every part can be changed."""
 
-    iterations: int = Field(default=120, ge=1)
+    iterations: int = Field(default=200, ge=1)
     """How many times to act and to update."""
     env: mf.EnvConfig = {"name": "maniskill", "id": "PushCube-v1"}
     """What is acted in."""

@@ -5,6 +5,7 @@
 that an episode ended with is always at hand, and what autoreset does is written in one place (``envs.stepping``).
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,3 +84,9 @@ class Env(Plugin, ABC):
     def doctor(cls) -> list[str]:
         """What this machine lacks to run the simulator, each with the command that mends it; empty if nothing."""
         return []
+
+
+def draw_without_screen() -> None:
+    """Let MuJoCo draw by EGL where there is no screen and ``MUJOCO_GL`` does not say how; call it before its import."""
+    if "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl")

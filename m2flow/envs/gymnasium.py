@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from m2flow.config import Config
-from m2flow.envs.base import Env, Observations, Outcome
+from m2flow.envs.base import Env, Observations, Outcome, draw_without_screen
 from m2flow.errors import SimulatorError
 from m2flow.spec import Bound, Interface, Spec
 
@@ -106,6 +106,7 @@ class Gymnasium(Env):
 
 def _make(config: Any) -> Any:
     gymnasium: Any = importlib.import_module("gymnasium")
+    draw_without_screen()
     limit = {} if config.max_episode_ticks is None else {"max_episode_steps": config.max_episode_ticks}
     try:
         return gymnasium.make(config.id, render_mode="rgb_array", **limit, **config.options)
