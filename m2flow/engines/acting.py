@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Acts in environments with a control policy's own network, a part of the environments at a time."""
 
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from m2flow.data.trajectories import Episode, Trajectories
 from m2flow.engines.base import ModuleEngine
 from m2flow.engines.control.collection import Collection
 from m2flow.engines.control.driving import drive
+from m2flow.engines.control.threads import threads_for
 from m2flow.envs.base import Observations
 from m2flow.envs.stepping.base import Stepper, Tick
 from m2flow.errors import EngineError
@@ -45,7 +46,7 @@ class Acting(ModuleEngine):
             collection.acted(number, part, actions=actions, logprobs=logprobs)
             return self.policy.env_actions(actions)
 
-        with closing(drive(stepper, act, num_ticks=num_ticks)) as ticks:
+        with self._threads(stepper), closing(drive(stepper, act, num_ticks=num_ticks)) as ticks:
             for number, part, tick in ticks:
                 collection.stepped(number, part, tick=tick)
                 if collection.is_full:
@@ -60,7 +61,8 @@ class Acting(ModuleEngine):
         def act(number: int, part: int) -> np.ndarray:
             return self.policy.env_actions(self._act(stepper.observations[part], None)[0])
 
-        with closing(drive(stepper, act, num_ticks=_num_ticks(stepper, None, episodes=count.most))) as ticks:
+        num_ticks = _num_ticks(stepper, None, episodes=count.most)
+        with self._threads(stepper), closing(drive(stepper, act, num_ticks=num_ticks)) as ticks:
             for _, part, tick in ticks:
                 count.add(part, tick)
                 if count.is_full:
@@ -79,12 +81,16 @@ class Acting(ModuleEngine):
                 pictures.append(stepper.render(0))
             return self.policy.env_actions(self._act(stepper.observations[part], None)[0])
 
-        with closing(drive(stepper, act, num_ticks=_num_ticks(stepper, None, episodes=episodes))) as ticks:
+        num_ticks = _num_ticks(stepper, None, episodes=episodes)
+        with self._threads(stepper), closing(drive(stepper, act, num_ticks=num_ticks)) as ticks:
             for _, _, tick in ticks:
                 episodes -= sum(episode.row == 0 for episode in tick.episodes)
                 if episodes == 0:
                     break
         return filmed(pictures, tick_s=stepper.interface.tick_s or _TICK_S)
+
+    def _threads(self, stepper: Stepper) -> AbstractContextManager[None]:
+        return threads_for(self.policy.module, stepper.num_rows // stepper.num_parts)
 
     def _noise(self, stepper: Stepper, part: int) -> Tensor:
         rng = np.random.default_rng([stepper.seed, stepper.num_ticks[part]])
