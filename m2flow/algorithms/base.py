@@ -4,15 +4,20 @@
 ``S`` is the number of samples (or trajectories), ``T`` the longest response; rows are padded on the right and ``mask``
 says which positions count. Masked positions may hold anything, a NaN too: they never reach a result, and a row without
 a counted position is as if it were not there.
+
+An ``Algorithm`` learns from what the policy just did, an ``OffPolicy`` one from anything that was ever done.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor
 
+from m2flow.config import Config
 from m2flow.registry import Plugin
 
 
@@ -135,3 +140,85 @@ class Algorithm(Plugin, ABC):
     def stop_early(self, sums: dict[str, float]) -> bool:
         """Whether to leave the remaining epochs and mini-batches of this update out (target KL)."""
         return False
+
+
+class OffPolicyConfig(Config):
+    """Options that all algorithms share that draw from a memory."""
+
+    capacity: int = Field(default=1_000_000, ge=1)
+    """Ticks that can be drawn: the last ones."""
+    folder: Path | None = None
+    """Keeps them in place of main memory and checkpoints. None: those hold them."""
+    start_ticks: int = Field(default=4000, ge=1)
+    """No step is made of fewer ticks."""
+    tau: float = Field(default=0.005, gt=0, le=1)
+    """Share of the way that targets follow their critics after each step."""
+    num_critics: int = Field(default=2, ge=1)
+    """How many critics value an action."""
+    num_targets: int | None = Field(default=None, ge=1)
+    """How many of their targets, drawn anew in each step, are asked. None: all."""
+    critic_layer_norm: bool = Field(default=False)
+    """Whether critics normalise each layer, which keeps them from extrapolating where data is scarce."""
+    policy_every: int = Field(default=1, ge=1)
+    """Steps of the critics for each of the policy and the temperature."""
+    initial_temperature: float = Field(default=1.0, gt=0)
+    """Worth of a nat of entropy at first."""
+    learn_temperature: bool = Field(default=True)
+    """Whether it follows the entropy."""
+
+    def problems(self) -> list[str]:
+        """More targets than critics, or a memory too small to begin."""
+        many = self.num_targets is not None and self.num_targets > self.num_critics
+        more = f"num_targets is {self.num_targets}, of num_critics={self.num_critics}: lower it or leave it out"
+        few = f"capacity is {self.capacity}, fewer than start_ticks={self.start_ticks}: no step would ever be made"
+        return super().problems() + [more] * many + [few] * (self.capacity < self.start_ticks)
+
+
+class OffPolicy(Plugin, ABC):
+    """An algorithm that learns from ticks of any age, which are drawn from a memory (``data.replay``).
+
+    Critics value actions; slowly following copies of them are the targets. All methods are pure. ``B`` is the number of
+    ticks drawn, ``K`` that of critics, and losses are means over the ticks. Its Config is an ``OffPolicyConfig``.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Nothing of what an ``Algorithm`` can need."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def targets(
+        self,
+        rewards: Float[Tensor, "B"],
+        dones: Float[Tensor, "B"],
+        *,
+        next_values: Float[Tensor, "K B"],
+        next_logprobs: Float[Tensor, "B"],
+        temperature: Float[Tensor, ""],
+    ) -> Float[Tensor, "B"]:
+        """What critics are to say of the actions taken.
+
+        Args:
+            rewards: of them.
+            dones: 1 where the task itself ended the episode, else 0.
+            next_values: of actions that the policy would now take in the states that followed, by the targets.
+            next_logprobs: of those actions.
+            temperature: worth of a nat of entropy.
+        """
+
+    @abstractmethod
+    def critic_loss(self, values: Float[Tensor, "K B"], targets: Float[Tensor, "B"]) -> Float[Tensor, ""]:
+        """Of the critics' values of the actions taken."""
+
+    @abstractmethod
+    def policy_loss(
+        self, values: Float[Tensor, "K B"], logprobs: Float[Tensor, "B"], *, temperature: Float[Tensor, ""]
+    ) -> Float[Tensor, ""]:
+        """Of actions that the policy would now take, with gradient through them."""
+
+    @abstractmethod
+    def temperature_loss(
+        self, log_temperature: Float[Tensor, ""], logprobs: Float[Tensor, "B"], *, num_actions: int
+    ) -> Float[Tensor, ""]:
+        """Of the temperature's logarithm; ``num_actions`` is how many numbers an action has."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from m2flow.algorithms.base import Algorithm
+from m2flow.algorithms.base import Algorithm, OffPolicy
 from m2flow.config import Config
 from m2flow.data.trajectories import Trajectories
 from m2flow.engines.base import SamplingConfig
@@ -48,7 +48,7 @@ class LearnerWeights:
 
 
 class Learner:
-    """Trains ``policy`` by reinforcement on groups of texts, or on trajectories.
+    """Trains ``policy`` by reinforcement on groups of texts, or on trajectories, just acted or drawn from a memory.
 
     What the algorithm needs (reference policy, critic) is made at the first update, from the weights that the policy
     has before it. ``sampling`` is what the rollout samples with: its temperature divides the learner's logits too, and
@@ -63,7 +63,7 @@ class Learner:
     ) -> None:
         self.policy = policy
         parts: Any = _Parts(algorithm=algorithm, trainer=trainer)
-        self.algorithm: Algorithm = build(parts.algorithm)
+        self.algorithm: Algorithm | OffPolicy = build(parts.algorithm)
         self.trainer: Trainer = build(parts.trainer, self.algorithm)
         self.material = material_of(policy, self.algorithm, sampling=sampling)
         self._models: Models | None = None
@@ -82,7 +82,7 @@ class Learner:
         if self.trainer.activation_checkpointing:
             policy.checkpoint_activations(True)
         reference = policy.reference() if "reference_logprobs" in needs else None
-        critic = self.material.critic(policy) if "values" in needs else None
+        critic = self.material.critic(policy)
         models = Models(policy=policy, reference=reference, critic=critic, call=self.trainer.call)
         self.trainer.adopt(models.modules)
         parts = {"policy": policy.trainable()}
@@ -104,15 +104,13 @@ class Learner:
             LearnerError: a batch that cannot be cut as configured, a response longer than configured, a temperature
                 other than the rollout's, a loss or gradient that is not finite.
         """
-        taken = self.material.take(items, self.algorithm, trainer=self.trainer)
+        taken = self.material.take(items, trainer=self.trainer)
         metrics = {**taken.metrics, "learner/skipped": float(taken.is_empty)}
         if taken.is_empty:
             return metrics
-        work, batch = taken.workload(self.models)
-        trained = self.trainer.update(work, batch, settings=self._settings())
+        trained = taken.train(self.models, self.trainer, settings=self._settings())
         if trained["learner/steps"]:
             self.policy.version += 1
-            taken.learned(self.policy)
         return {**metrics, **trained, "learner/version": float(self.policy.version)}
 
     def _settings(self) -> Settings:

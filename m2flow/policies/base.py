@@ -80,6 +80,17 @@ class Values(ABC):
         copy_tensors(state, into=self.state())
 
 
+class ActionValues(ABC):
+    """Critics beside an ``Actor`` that value its actions."""
+
+    module: nn.Module
+    """Holds all that training changes."""
+
+    @abstractmethod
+    def values(self, observations: Observed, actions: Float[Tensor, "n *action"]) -> Float[Tensor, "K n"]:
+        """What each critic says of ``actions``, which are as ``Actor.bounded`` returns them."""
+
+
 class Actor(Policy):
     """A policy that controls: from observations to one action for each environment.
 
@@ -113,6 +124,23 @@ class Actor(Policy):
     @abstractmethod
     def env_actions(self, actions: np.ndarray) -> np.ndarray:
         """[N, ...] as ``interface.action`` says."""
+
+    def bounded(self, actions: Shaped[Tensor, "n *action"]) -> Float[Tensor, "n *action"]:
+        """``actions`` on the scale of -1 to 1 between the environment's limits, with gradient: what critics of actions
+        read.
+
+        Raises:
+            ModelError: this policy draws choices, or beyond the limits.
+        """
+        raise ModelError(f"the policy '{self.name}' draws no actions within limits, which this algorithm is for")
+
+    def action_critic(self, *, num: int, layer_norm: bool) -> ActionValues:
+        """``num`` new critics of actions; equal seeds make equal ones. With ``layer_norm`` they normalise each layer.
+
+        Raises:
+            ModelError: see ``bounded``.
+        """
+        raise ModelError(f"the policy '{self.name}' has no critics of actions, which this algorithm wants")
 
     @abstractmethod
     def critic(self) -> Values:

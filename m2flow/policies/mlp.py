@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from m2flow import config
 from m2flow.errors import ModelError
-from m2flow.policies.base import Actor, Observed, Values, copy_tensors
+from m2flow.policies.base import ActionValues, Actor, Observed, Values, copy_tensors
 from m2flow.policies.control.heads import Choices, Gaussian, Head, Std
-from m2flow.policies.control.networks import Activation, layers
+from m2flow.policies.control.networks import Activation, Ensemble, layers
 from m2flow.policies.control.statistics import Normalizer
 from m2flow.spec import Interface
 
@@ -127,9 +127,21 @@ class Mlp(Actor):
         """See ``Actor.env_actions``."""
         return self.head.env_actions(actions)
 
+    def bounded(self, actions: Shaped[Tensor, "n *action"]) -> Float[Tensor, "n *action"]:
+        """See ``Actor.bounded``."""
+        if not (self.config.squash and isinstance(self.head, Gaussian)):
+            raise ModelError(
+                "this algorithm wants actions within limits, the policy's are drawn beyond them: set policy.squash"
+            )
+        return self.head.bounded(actions)
+
     def critic(self) -> Values:
         """See ``Actor.critic``."""
         return _StateValues(self)
+
+    def action_critic(self, *, num: int, layer_norm: bool) -> ActionValues:
+        """See ``Actor.action_critic``."""
+        return _StateActionValues(self, num=num, layer_norm=layer_norm)
 
     def reference(self) -> "Mlp":
         """See ``Actor.reference``."""
@@ -191,3 +203,17 @@ class _StateValues(Values):
     def trainable(self) -> dict[str, nn.Parameter]:
         """See ``Values.trainable``."""
         return dict(self.layers.named_parameters())
+
+
+class _StateActionValues(ActionValues):
+    """Layers of their own over the observed numbers and the action's."""
+
+    def __init__(self, policy: Mlp, *, num: int, layer_norm: bool) -> None:
+        c, rng = policy.config, torch.Generator().manual_seed(policy.seed + 1)
+        self.policy = policy
+        widths = (policy.width + int(np.prod(policy.interface.action.shape, dtype=int)), *c.hidden, 1)
+        self.module = Ensemble(widths, num, activation=c.activation, layer_norm=layer_norm, rng=rng)
+
+    def values(self, observations: Observed, actions: Float[Tensor, "n *action"]) -> Float[Tensor, "K n"]:
+        """See ``ActionValues.values``."""
+        return self.module(torch.cat([self.policy.flat(observations), actions.flatten(1)], -1))[..., 0]

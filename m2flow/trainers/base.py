@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from m2flow.algorithms.base import Algorithm, Batch, Outputs
+from m2flow.algorithms.base import Algorithm, Batch, Loss, Outputs
 from m2flow.errors import LearnerError
 from m2flow.registry import Plugin
 
@@ -62,6 +62,18 @@ class Workload(Protocol):
         ...
 
 
+class Objective(Protocol):
+    """What draws its data itself, step by step."""
+
+    def loss(self, num: int, *, share: float) -> Loss:
+        """Of ``num`` samples drawn anew, times ``share``: their part of all that the step draws."""
+        ...
+
+    def stepped(self) -> None:
+        """An optimizer step was made, or left out, of the losses so far."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What an update must know beside its data."""
@@ -80,9 +92,10 @@ class Trainer(Plugin, ABC):
     max_ranks: ClassVar[int | None] = 1
     """How many processes can share the work; ``None``: any number."""
 
-    def __init__(self, config: Any, algorithm: Algorithm) -> None:
+    def __init__(self, config: Any, algorithm: Any) -> None:
         self.config = config
         self.algorithm = algorithm
+        """An ``Algorithm``, whose ``update`` this makes, or an ``OffPolicy`` one, whose objective it ``fit``s."""
 
     def adopt(self, modules: Sequence[Module]) -> None:
         """Take the models over, frozen ones too, before anybody asks for their parameters; once, before ``start``.
@@ -140,6 +153,14 @@ class Trainer(Plugin, ABC):
         Raises:
             LearnerError: a loss or a gradient is not finite.
         """
+
+    def fit(self, objective: Objective, *, num: int, settings: Settings) -> dict[str, float]:
+        """As many optimizer steps as ``update`` makes of ``num`` samples, each of as many that ``objective`` draws.
+
+        Raises:
+            LearnerError: a loss or a gradient is not finite, or this trainer cannot.
+        """
+        raise LearnerError(f"the trainer '{self.name}' makes no steps of what is drawn from a memory: choose 'local'")
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from m2flow import config
-from m2flow.algorithms.base import Algorithm, Batch, Totals
+from m2flow.algorithms.base import Batch, Loss, Totals
 from m2flow.errors import LearnerError
-from m2flow.trainers.base import Settings, Trainer, Workload
+from m2flow.trainers.base import Objective, Settings, Trainer, Workload
 from m2flow.trainers.optimization import plan, stages
 from m2flow.trainers.optimization.adamw import Optimizer
 from m2flow.trainers.optimization.plan import Minibatch
@@ -63,7 +63,7 @@ class Local(Trainer):
         skip_nonfinite_steps: bool = False
         """Count an optimizer step whose loss or gradient is not finite and leave it out, instead of stopping."""
 
-    def __init__(self, config: Any, algorithm: Algorithm) -> None:
+    def __init__(self, config: Any, algorithm: Any) -> None:
         super().__init__(config, algorithm)
         self.steps = 0
         """Optimizer steps made in all."""
@@ -121,7 +121,7 @@ class Local(Trainer):
         # Of all tokens that came: the algorithm may have left those out that differ most.
         agreed = stages.agreement(batch.rollout_logprobs[rows], learner[rows], mask=batch.mask[rows])
         corrected = stages.correction(batch, prepared)
-        return {**agreed, **corrected, **update.metrics(), "learner/step": float(self.steps)}
+        return {**agreed, **corrected, **update.steps.metrics(), "learner/step": float(self.steps)}
 
     def _plan(self, work: Workload, batch: Batch, *, seed: int, multiple: int = 1) -> list[Minibatch]:
         num, bound = self.config.minibatches, self.config.max_tokens_per_microbatch
@@ -141,7 +141,7 @@ class Local(Trainer):
         """One optimizer step, or none; whether the algorithm wants no further ones."""
         totals = Totals.of(update.batch.mask[torch.cat(minibatch)], max_tokens=update.settings.max_tokens)
         if not totals.num_tokens:
-            update.count("learner/steps_without_tokens")
+            update.steps.count("learner/steps_without_tokens")
             return False
         sums = self._accumulate(update, minibatch, totals=totals)
         if not _can_step(sums):
@@ -150,13 +150,16 @@ class Local(Trainer):
         if self.algorithm.stop_early(sums):
             # The weights have gone far enough already; the gradient taken there is dropped with what is left.
             self.optimizer.zero()
-            update.count("learner/stopped_early")
+            update.steps.count("learner/stopped_early")
             return True
-        rates = self._learning_rates(update.settings.num_updates)
+        self._descend(update.steps, sums, settings=update.settings)
+        return False
+
+    def _descend(self, steps: "_Steps", sums: dict[str, float], *, settings: Settings) -> None:
+        rates = self._learning_rates(settings.num_updates)
         self.optimizer.step(rates)
         self.steps += 1
-        update.add({**sums, **{f"{part}/learning_rate": rate for part, rate in rates.items()}})
-        return False
+        steps.add({**sums, **{f"{part}/learning_rate": rate for part, rate in rates.items()}})
 
     def _learning_rates(self, num_updates: int | None) -> dict[str, float]:
         c = self.config
@@ -164,18 +167,40 @@ class Local(Trainer):
         rates = {"policy": c.learning_rate, "critic": c.critic_learning_rate}
         return {part: rates[part] * factor for part in self.optimizer.parameters}
 
+    def fit(self, objective: Objective, *, num: int, settings: Settings) -> dict[str, float]:
+        """See ``Trainer.fit``: ``epochs`` times ``minibatches`` steps, each of ``num / minibatches`` samples."""
+        c, steps = self.config, _Steps()
+        size, bound = -(-num // c.minibatches), c.max_tokens_per_microbatch
+        parts = [min(bound, size - begin) for begin in range(0, size, bound)]
+        for _ in range(c.epochs * c.minibatches):
+            sums = self._clipped(self._added_up(_whole(objective.loss(part, share=part / size)) for part in parts))
+            if _can_step(sums):
+                self._descend(steps, sums, settings=settings)
+            elif c.skip_nonfinite_steps:
+                steps.count("learner/nonfinite_steps")
+                self.optimizer.zero()
+            else:
+                raise LearnerError(f"loss or gradient is not finite: {sums}: lower the learning rate, look at rewards")
+            objective.stepped()
+        return {**steps.metrics(), "learner/step": float(self.steps)}
+
     def _accumulate(self, update: "_Update", minibatch: Minibatch, *, totals: Totals) -> dict[str, float]:
         """Gradients of a whole mini-batch; the sums of its micro-batches' numbers, and the norms before clipping."""
-        sums = self._gradients(update, minibatch, totals=totals)
+        return self._clipped(self._gradients(update, minibatch, totals=totals))
+
+    def _clipped(self, sums: dict[str, float]) -> dict[str, float]:
         if not _can_step(sums):
             return sums
         norms = {part: self.optimizer.clip(part, self.config.max_grad_norm) for part in self.optimizer.parameters}
         return {**sums, **{f"{part}/grad_norm": norm for part, norm in norms.items()}}
 
     def _gradients(self, update: "_Update", minibatch: Minibatch, *, totals: Totals) -> dict[str, float]:
+        return self._added_up(self._loss(update, rows, totals=totals) for rows in minibatch)
+
+    def _added_up(self, losses: Iterable[tuple[Tensor, dict[str, float]]]) -> dict[str, float]:
+        """Gradients of micro-batches, and the sums of their numbers; it ends at one that is not finite."""
         sums: dict[str, float] = defaultdict(float)
-        for rows in minibatch:
-            loss, numbers = self._loss(update, rows, totals=totals)
+        for loss, numbers in losses:
             for key, value in numbers.items():
                 sums[key] += value
             if not math.isfinite(loss.item()):
@@ -193,17 +218,13 @@ class Local(Trainer):
             batch = replace(batch, old_logprobs=now)
         if sees:
             update.see(rows, now)
-        loss = self.algorithm.loss(batch, outputs, totals=totals)
-        numbers = {**loss.sums, "policy/loss": loss.policy.item()}
-        if loss.value is None:
-            return loss.policy, numbers
-        return loss.policy + loss.value, {**numbers, "critic/loss": loss.value.item()}
+        return _whole(self.algorithm.loss(batch, outputs, totals=totals))
 
     def _leave_out(self, update: "_Update", minibatch: Minibatch, *, totals: Totals) -> None:
         """Count a step that is not finite, or name the samples that make it so."""
         self.optimizer.zero()
         if self.config.skip_nonfinite_steps:
-            update.count("learner/nonfinite_steps")
+            update.steps.count("learner/nonfinite_steps")
             return
         bad = [row for row in sorted(torch.cat(minibatch).tolist()) if not self._is_finite(update, row, totals=totals)]
         named = ", ".join(update.work.describe(row) for row in bad[:3]) or "no sample alone, only their sum"
@@ -231,22 +252,20 @@ def _can_step(sums: Mapping[str, float]) -> bool:
     return math.isfinite(sum(sums[key] for key in sums if key.endswith(_MUST_BE_FINITE)))
 
 
-class _Update:
-    """What one update has seen and counted so far."""
+def _whole(loss: Loss) -> tuple[Tensor, dict[str, float]]:
+    """What is descended, and the numbers that tell of it."""
+    numbers = {**loss.sums, "policy/loss": loss.policy.item()}
+    if loss.value is None:
+        return loss.policy, numbers
+    return loss.policy + loss.value, {**numbers, "critic/loss": loss.value.item()}
 
-    def __init__(self, work: Workload, batch: Batch, *, settings: Settings) -> None:
-        self.work, self.batch, self.settings = work, batch, settings
-        self.seen = torch.zeros_like(batch.rollout_logprobs)
-        """Log-probs before the first step, in the rows that it had."""
-        self.seen_rows = torch.zeros(len(batch.mask), dtype=torch.bool)
-        self._steps: list[dict[str, float]] = []
+
+class _Steps:
+    """The steps of an update so far, and what else was counted."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, float]] = []
         self._counts: Counter[str] = Counter()
-
-    def see(self, rows: Tensor, logprobs: Float[Tensor, "n T"]) -> None:
-        """Remember log-probs at the weights that the update began with."""
-        if not self._steps:
-            self.seen[rows] = logprobs
-            self.seen_rows[rows] = True
 
     def count(self, name: str) -> None:
         """One more of what the metric ``name`` counts."""
@@ -254,10 +273,30 @@ class _Update:
 
     def add(self, numbers: dict[str, float]) -> None:
         """The numbers of a step that was made."""
-        self._steps.append(numbers)
+        self.made.append(numbers)
 
     def metrics(self) -> dict[str, float]:
-        """Means over the steps, and counts. A name without a group belongs to ``policy``."""
-        means = {key: math.fsum(s[key] for s in self._steps) / len(self._steps) for key in (self._steps or [{}])[0]}
-        named = {key if "/" in key else f"policy/{key}": value for key, value in means.items()}
-        return {**named, **{key: float(n) for key, n in self._counts.items()}, "learner/steps": float(len(self._steps))}
+        """Means over the steps that have a number, and counts. A name without a group belongs to ``policy``."""
+        values: dict[str, list[float]] = defaultdict(list)
+        for numbers in self.made:
+            for key, value in numbers.items():
+                values[key if "/" in key else f"policy/{key}"].append(value)
+        means = {key: math.fsum(found) / len(found) for key, found in values.items()}
+        return {**means, **{key: float(n) for key, n in self._counts.items()}, "learner/steps": float(len(self.made))}
+
+
+class _Update:
+    """One update's data, and what was seen of it so far."""
+
+    def __init__(self, work: Workload, batch: Batch, *, settings: Settings) -> None:
+        self.work, self.batch, self.settings = work, batch, settings
+        self.seen = torch.zeros_like(batch.rollout_logprobs)
+        """Log-probs before the first step, in the rows that it had."""
+        self.seen_rows = torch.zeros(len(batch.mask), dtype=torch.bool)
+        self.steps = _Steps()
+
+    def see(self, rows: Tensor, logprobs: Float[Tensor, "n T"]) -> None:
+        """Remember log-probs at the weights that the update began with."""
+        if not self.steps.made:
+            self.seen[rows] = logprobs
+            self.seen_rows[rows] = True

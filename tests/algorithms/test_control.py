@@ -11,7 +11,7 @@ from m2flow.algorithms.formulas.adaptive_kl import adapted_rate
 from m2flow.algorithms.formulas.env_gae import Steps, bootstrapped, env_gae, standardized
 from m2flow.algorithms.formulas.gaussian import gaussian_entropy, gaussian_kl, gaussian_logprobs
 from m2flow.algorithms.formulas.masked import required
-from m2flow.algorithms.formulas.sac import actor_loss, alpha_loss, critic_loss, move_targets, soft_targets
+from m2flow.algorithms.formulas.soft import actor_loss, alpha_loss, critic_loss, move_targets, soft_targets
 from m2flow.algorithms.formulas.surrogate import Clip, clipped, ratio
 from m2flow.algorithms.formulas.value import value_loss
 

@@ -18,7 +18,7 @@ from m2flow.algorithms.formulas.policy_gradient import PolicyGradient
 from m2flow.errors import LearnerError
 from m2flow.registry import load, names
 
-NAMES = names("algorithms")
+NAMES = [name for name in names("algorithms") if issubclass(load("algorithms", name), Algorithm)]
 MADE_BY_ADVANTAGES = ("advantages", "returns", "weights")
 
 

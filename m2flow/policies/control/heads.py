@@ -139,6 +139,10 @@ class Gaussian(Head):
             return found
         return found + _log_slope(actions.reshape(*outputs.shape[:-1], self.width)).sum(-1)
 
+    def bounded(self, actions: Float[Tensor, "n *action"]) -> Float[Tensor, "n *action"]:
+        """Squashed."""
+        return actions.tanh()
+
     def env_actions(self, actions: np.ndarray) -> np.ndarray:
         """See ``Actor.env_actions``."""
         if not self._bounded:
