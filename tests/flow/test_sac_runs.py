@@ -91,7 +91,6 @@ def test_what_sac_cannot_learn_from_is_refused() -> None:
     env, rollout, unbounded = parts(squash=False)
     with pytest.raises(ModelError, match=r"set policy\.squash"):
         iterate(env, rollout, unbounded)
-    _, _, learner = parts()
     _, _, sharded = parts(trainer="fsdp")
     algorithm: Any = sharded.algorithm
     with pytest.raises(LearnerError, match="choose 'local'"):
