@@ -142,6 +142,19 @@ class Algorithm(Plugin, ABC):
         return False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """``B`` ticks out of a memory, and what ``K`` targets say of what followed."""
+
+    rewards: Float[Tensor, "B"]
+    dones: Float[Tensor, "B"]
+    """1 where the task itself ended the episode, else 0."""
+    next_values: Float[Tensor, "K B"]
+    """Of actions that the policy would now take in the states that followed."""
+    next_logprobs: Float[Tensor, "B"]
+    """Of those actions."""
+
+
 class OffPolicyConfig(Config):
     """Options that all algorithms share that draw from a memory."""
 
@@ -188,24 +201,8 @@ class OffPolicy(Plugin, ABC):
         self.config = config
 
     @abstractmethod
-    def targets(
-        self,
-        rewards: Float[Tensor, "B"],
-        dones: Float[Tensor, "B"],
-        *,
-        next_values: Float[Tensor, "K B"],
-        next_logprobs: Float[Tensor, "B"],
-        temperature: Float[Tensor, ""],
-    ) -> Float[Tensor, "B"]:
-        """What critics are to say of the actions taken.
-
-        Args:
-            rewards: of them.
-            dones: 1 where the task itself ended the episode, else 0.
-            next_values: of actions that the policy would now take in the states that followed, by the targets.
-            next_logprobs: of those actions.
-            temperature: worth of a nat of entropy.
-        """
+    def targets(self, replayed: Replayed, *, temperature: Float[Tensor, ""]) -> Float[Tensor, "B"]:
+        """What critics are to say of the actions taken; ``temperature`` is the worth of a nat of entropy."""
 
     @abstractmethod
     def critic_loss(self, values: Float[Tensor, "K B"], targets: Float[Tensor, "B"]) -> Float[Tensor, ""]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from m2flow.algorithms.base import OffPolicy, OffPolicyConfig
+from m2flow.algorithms.base import OffPolicy, OffPolicyConfig, Replayed
 from m2flow.algorithms.formulas import soft
 
 
@@ -34,19 +34,10 @@ class Sac(OffPolicy):
             found = f"target_entropy is {self.target_entropy}, which learn_temperature=False ignores: leave one out"
             return super().problems() + [found] * idle
 
-    def targets(
-        self,
-        rewards: Float[Tensor, "B"],
-        dones: Float[Tensor, "B"],
-        *,
-        next_values: Float[Tensor, "K B"],
-        next_logprobs: Float[Tensor, "B"],
-        temperature: Float[Tensor, ""],
-    ) -> Float[Tensor, "B"]:
+    def targets(self, replayed: Replayed, *, temperature: Float[Tensor, ""]) -> Float[Tensor, "B"]:
         """See ``OffPolicy.targets``; equations 2 and 3."""
         alpha = temperature if self.config.entropy_backup else torch.zeros_like(temperature)
-        after = {"next_values": next_values, "next_logprobs": next_logprobs}
-        return soft.soft_targets(rewards, dones, **after, alpha=alpha, gamma=self.config.gamma)
+        return soft.soft_targets(**vars(replayed), alpha=alpha, gamma=self.config.gamma)
 
     def critic_loss(self, values: Float[Tensor, "K B"], targets: Float[Tensor, "B"]) -> Float[Tensor, ""]:
         """Half the mean squared error, summed over the critics; equation 5."""

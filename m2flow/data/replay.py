@@ -42,13 +42,11 @@ class Replay:
         num = len(next(iter(items.values())))
         if not self._arrays:
             self._arrays = {name: self._made(name, array[:1]) for name, array in items.items()}
+        self._record(self.total + num)
         slots = np.arange(self.total, self.total + num)[-self.num_slots :] % self.num_slots
         for name, array in items.items():
             self._arrays[name][slots] = array[-self.num_slots :]
         self.total += num
-        if self.folder is not None:
-            # After the items: more may have been written than it says, which the spare slots allow for.
-            (self.folder / _RECORD).write_text(json.dumps(self.total), encoding="utf-8")
 
     def draw(self, rng: np.random.Generator, num: int) -> dict[str, np.ndarray]:
         """[num, ...] items, each as likely as any other, with repetition.
@@ -86,6 +84,13 @@ class Replay:
                 self._arrays[name][: len(array)] = array
         self.total = total
 
+    def _record(self, total: int) -> None:
+        """Before the items are written: what is there is never further on than it says."""
+        if self.folder is not None:
+            path = self.folder / _RECORD
+            path.with_suffix(".new").write_text(json.dumps(total), encoding="utf-8")
+            path.with_suffix(".new").replace(path)
+
     def _made(self, name: str, like: np.ndarray) -> np.ndarray:
         shape = (self.num_slots, *like.shape[1:])
         if self.folder is None:
@@ -99,11 +104,10 @@ class Replay:
 
     def _reopen(self, total: int) -> None:
         assert self.folder is not None
-        files = sorted(self.folder.glob("*.npy"))
         if not total:
-            for file in files:
-                file.unlink()
+            # Nothing had come: what has come since is not deleted for anyone, and the first item says that it is there.
             return
+        files = sorted(self.folder.glob("*.npy"))
         try:
             seen = json.loads((self.folder / _RECORD).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

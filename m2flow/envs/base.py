@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from m2flow.registry import Plugin
-from m2flow.spec import Interface
+from m2flow.spec import Interface, Spec
 
 Observations = Mapping[str, np.ndarray]
 """Arrays by the name of their Spec, with a leading axis of rows."""
@@ -84,6 +84,18 @@ class Env(Plugin, ABC):
     def doctor(cls) -> list[str]:
         """What this machine lacks to run the simulator, each with the command that mends it; empty if nothing."""
         return []
+
+
+def stacked(seen: Sequence[Observations]) -> dict[str, np.ndarray]:
+    """[N, ...] of what ``N`` rows observe, each alone."""
+    return {name: np.stack([one[name] for one in seen]) for name in seen[0]}
+
+
+def spec_of(name: str, array: np.ndarray) -> Spec:
+    """Of an array like ``array``: a picture of the camera ``name``, or numbers without limits."""
+    if array.dtype == np.uint8:
+        return Spec(name=name, shape=array.shape, dtype="uint8", low=0.0, high=255.0, frame=name)
+    return Spec(name=name, shape=array.shape)
 
 
 def draw_without_screen() -> None:

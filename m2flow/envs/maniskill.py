@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 
 from m2flow.config import Config
-from m2flow.envs.base import Env, Observations, Outcome
+from m2flow.envs.base import Env, Observations, Outcome, spec_of, stacked
 from m2flow.errors import SimulatorError
 from m2flow.spec import Interface, Spec
 
@@ -75,7 +75,7 @@ class Maniskill(Env):
             seen = _arrays(first.reset(seed=0)[0])
         space = first.unwrapped.single_action_space
         self._interface = Interface(
-            observations=tuple(_spec(name, array) for name, array in seen.items()),
+            observations=tuple(spec_of(name, array) for name, array in seen.items()),
             action=Spec(name="action", shape=space.shape, low=_bound(space.low), high=_bound(space.high)),
             max_episode_ticks=self._max_ticks,
             tick_s=1 / first.unwrapped.control_freq,
@@ -90,7 +90,7 @@ class Maniskill(Env):
         """See ``Env.reset``."""
         self._ticks[list(rows)] = 0
         with torch.inference_mode():
-            return _stacked(
+            return stacked(
                 [_arrays(self._scenes[row].reset(seed=seed)[0]) for row, seed in zip(rows, seeds, strict=True)]
             )
 
@@ -104,7 +104,7 @@ class Maniskill(Env):
         success = np.array([bool(info["success"]) if "success" in info else False for info in infos])
         terminated = np.array([bool(end) for end in ends]) & self.config.ends_on_success
         return Outcome(
-            observations=_stacked([_arrays(one) for one in seen]),
+            observations=stacked([_arrays(one) for one in seen]),
             rewards=np.array([float(reward) for reward in rewards], np.float32),
             terminated=terminated,
             truncated=(self._ticks >= self._max_ticks) & ~terminated,
@@ -184,16 +184,6 @@ def _leaves(tree: Any) -> list[torch.Tensor]:
     if not isinstance(tree, Mapping):
         return [torch.as_tensor(tree)]
     return [leaf for part in tree.values() for leaf in _leaves(part)]
-
-
-def _stacked(seen: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.stack([one[name] for one in seen]) for name in seen[0]}
-
-
-def _spec(name: str, array: np.ndarray) -> Spec:
-    if array.dtype == np.uint8:
-        return Spec(name=name, shape=array.shape, dtype="uint8", low=0.0, high=255.0, frame=name)
-    return Spec(name=name, shape=array.shape)
 
 
 def _bound(limits: np.ndarray) -> float | tuple[float, ...]:

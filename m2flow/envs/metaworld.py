@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from m2flow.config import Config
-from m2flow.envs.base import Env, Observations, Outcome, draw_without_screen
+from m2flow.envs.base import Env, Observations, Outcome, draw_without_screen, spec_of, stacked
 from m2flow.errors import SimulatorError
 from m2flow.spec import Interface, Spec
 
@@ -70,7 +70,7 @@ class Metaworld(Env):
         self._ticks = np.zeros(num_rows, np.int64)
         seen = self._observed(0, self._begin(0, 0))
         self._interface = Interface(
-            observations=tuple(_spec(name, array) for name, array in seen.items()),
+            observations=tuple(spec_of(name, array) for name, array in seen.items()),
             action=Spec(name="action", shape=(4,), low=-1.0, high=1.0),
             max_episode_ticks=config.max_episode_ticks,
             tick_s=self._made[0][self._task_of[0]].dt,
@@ -84,7 +84,7 @@ class Metaworld(Env):
     def reset(self, rows: Sequence[int], seeds: Sequence[int]) -> Observations:
         """See ``Env.reset``."""
         states = [self._begin(row, seed) for row, seed in zip(rows, seeds, strict=True)]
-        return _stacked([self._observed(row, state) for row, state in zip(rows, states, strict=True)])
+        return stacked([self._observed(row, state) for row, state in zip(rows, states, strict=True)])
 
     def step(self, actions: np.ndarray) -> Outcome:
         """See ``Env.step``."""
@@ -94,7 +94,7 @@ class Metaworld(Env):
         success = np.array([bool(info["success"]) for info in infos])
         terminated = success & self.config.ends_on_success
         return Outcome(
-            observations=_stacked([self._observed(row, state) for row, state in enumerate(seen)]),
+            observations=stacked([self._observed(row, state) for row, state in enumerate(seen)]),
             rewards=np.array(rewards, np.float32) * np.float32(self.config.reward_scale),
             terminated=terminated,
             truncated=(self._ticks >= self.config.max_episode_ticks) & ~terminated,
@@ -178,13 +178,3 @@ def _tasks_of(name: str) -> list[str]:
     if name in several:
         return list(several[name])
     return [name] if name in kinds.ALL_V3_ENVIRONMENTS else []
-
-
-def _stacked(seen: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.stack([one[name] for one in seen]) for name in seen[0]}
-
-
-def _spec(name: str, array: np.ndarray) -> Spec:
-    if array.dtype == np.uint8:
-        return Spec(name=name, shape=array.shape, dtype="uint8", low=0.0, high=255.0, frame=name)
-    return Spec(name=name, shape=array.shape)

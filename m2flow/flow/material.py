@@ -63,6 +63,7 @@ def material_of(policy: Any, algorithm: Any, *, sampling: SamplingConfig | None)
 
     Raises:
         LearnerError: ``algorithm`` or ``sampling`` do not suit it.
+        ModelError: it does not draw actions as ``algorithm`` wants them.
     """
     if not isinstance(policy, Actor):
         if isinstance(algorithm, OffPolicy):
@@ -71,6 +72,8 @@ def material_of(policy: Any, algorithm: Any, *, sampling: SamplingConfig | None)
     if sampling is not None:
         raise LearnerError(f"sampling is how tokens are drawn, the policy '{policy.name}' draws none: leave it out")
     if isinstance(algorithm, OffPolicy):
+        # Refused now, not after the first ticks.
+        policy.bounded(torch.zeros(1, *policy.interface.action.shape))
         return _MemoryMaterial(algorithm)
     if algorithm.per_sequence:
         raise LearnerError(

@@ -129,10 +129,6 @@ class Mlp(Actor):
 
     def bounded(self, actions: Shaped[Tensor, "n *action"]) -> Float[Tensor, "n *action"]:
         """See ``Actor.bounded``."""
-        if not (self.config.squash and isinstance(self.head, Gaussian)):
-            raise ModelError(
-                "this algorithm wants actions within limits, the policy's are drawn beyond them: set policy.squash"
-            )
         return self.head.bounded(actions)
 
     def critic(self) -> Values:
@@ -141,6 +137,8 @@ class Mlp(Actor):
 
     def action_critic(self, *, num: int, layer_norm: bool) -> ActionValues:
         """See ``Actor.action_critic``."""
+        if self.config.critic == "shared":
+            raise ModelError("critics of actions have layers of their own: leave policy.critic out, or set separate")
         return _StateActionValues(self, num=num, layer_norm=layer_norm)
 
     def reference(self) -> "Mlp":

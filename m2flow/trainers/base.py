@@ -154,13 +154,13 @@ class Trainer(Plugin, ABC):
             LearnerError: a loss or a gradient is not finite.
         """
 
+    @abstractmethod
     def fit(self, objective: Objective, *, num: int, settings: Settings) -> dict[str, float]:
         """As many optimizer steps as ``update`` makes of ``num`` samples, each of as many that ``objective`` draws.
 
         Raises:
-            LearnerError: a loss or a gradient is not finite, or this trainer cannot.
+            LearnerError: a loss or a gradient is not finite.
         """
-        raise LearnerError(f"the trainer '{self.name}' makes no steps of what is drawn from a memory: choose 'local'")
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Module, Parameter
 
-from m2flow.algorithms.base import Batch, Totals
+from m2flow.algorithms.base import Batch, OffPolicy, Totals
 from m2flow.errors import LearnerError
 from m2flow.trainers import local
-from m2flow.trainers.base import Objective, Settings, Trainer, Workload
+from m2flow.trainers.base import Workload
 from m2flow.trainers.optimization import stages
 from m2flow.trainers.optimization.plan import Minibatch
 from m2flow.trainers.sharding import dtensors
@@ -57,6 +57,11 @@ class Fsdp(local.Local):
 
     def __init__(self, config: Any, algorithm: Any) -> None:
         super().__init__(config, algorithm)
+        if isinstance(algorithm, OffPolicy):
+            raise LearnerError(
+                f"algorithm '{algorithm.name}' draws from a memory, which the trainer '{self.name}' does not share out "
+                "among ranks: choose 'local'"
+            )
         self._ranks: Ranks | None = None
         self._models: Divided | None = None
 
@@ -102,10 +107,6 @@ class Fsdp(local.Local):
     def gathered(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """See ``Trainer.gathered``."""
         return dtensors.gathered(_divided(tensors))
-
-    def fit(self, objective: Objective, *, num: int, settings: Settings) -> dict[str, float]:
-        """See ``Trainer.fit``: this one cannot."""
-        return Trainer.fit(self, objective, num=num, settings=settings)
 
     def _plan(self, work: Workload, batch: Batch, *, seed: int, multiple: int = 1) -> list[Minibatch]:
         multiple = self.config.microbatch_multiple or max(8, self.ranks.num)

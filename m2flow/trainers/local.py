@@ -180,7 +180,10 @@ class Local(Trainer):
                 steps.count("learner/nonfinite_steps")
                 self.optimizer.zero()
             else:
-                raise LearnerError(f"loss or gradient is not finite: {sums}: lower the learning rate, look at rewards")
+                raise LearnerError(
+                    f"loss or gradient is not finite ({dict(sums)}). No step was made: lower the learning rates, look "
+                    "at the rewards, or set skip_nonfinite_steps"
+                )
             objective.stepped()
         return {**steps.metrics(), "learner/step": float(self.steps)}
 

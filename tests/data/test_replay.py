@@ -57,6 +57,16 @@ def test_a_folder_that_went_on_too_far_or_holds_another_memory_is_refused(tmp_pa
         Replay(8).load_state(state)
 
 
+def test_a_folder_with_files_of_others_keeps_them(tmp_path: Path) -> None:
+    other = tmp_path / "number.npy"
+    np.save(other, np.arange(3))
+    memory = Replay(8, folder=tmp_path)
+    memory.load_state({"total": 0, "arrays": None})
+    with pytest.raises(DataError, match="holds a memory already"):
+        memory.add(items(0, 1))
+    assert np.load(other).tolist() == [0, 1, 2]
+
+
 def test_another_capacity_is_refused_and_nothing_cannot_be_drawn() -> None:
     memory = Replay(8)
     with pytest.raises(DataError, match="empty memory"):

@@ -11,8 +11,7 @@ import m2flow as mf
 from m2flow.algorithms.sac import Sac
 from m2flow.checkpoint.snapshots import restore, snapshot
 from m2flow.errors import ConfigError, LearnerError, ModelError
-from m2flow.trainers.base import Settings
-from m2flow.trainers.control.soft_update import SoftUpdate, transitions
+from m2flow.trainers.control.soft_update import transitions
 
 TRAINER = {"name": "local", "learning_rate": 1e-3, "critic_learning_rate": 1e-3, "epochs": 4, "minibatches": 2}
 
@@ -88,13 +87,17 @@ def test_after_an_episodes_last_tick_comes_the_observation_that_it_ended_with() 
 
 
 def test_what_sac_cannot_learn_from_is_refused() -> None:
-    env, rollout, unbounded = parts(squash=False)
     with pytest.raises(ModelError, match=r"set policy\.squash"):
-        iterate(env, rollout, unbounded)
-    _, _, sharded = parts(trainer="fsdp")
-    algorithm: Any = sharded.algorithm
+        parts(squash=False)
     with pytest.raises(LearnerError, match="choose 'local'"):
-        sharded.trainer.fit(SoftUpdate(sharded.policy, algorithm), num=8, settings=Settings(max_tokens=1))
+        parts(trainer="fsdp")
+    env = mf.Env({"name": "gymnasium", "id": "CartPole-v1"}, num_rows=1)
+    with pytest.raises(ModelError, match="choices have no values"):
+        mf.Learner(mf.Mlp(mf.Mlp.Config(), env.interface), algorithm="sac")
+    toy = mf.Env("toy", num_rows=1)
+    shared = mf.Mlp(mf.Mlp.Config(squash=True, critic="shared"), toy.interface)
+    with pytest.raises(ModelError, match="layers of their own"):
+        _ = mf.Learner(shared, algorithm="sac").models
     with pytest.raises(LearnerError, match="makes texts"):
         mf.Learner(mf.Llm("tiny"), algorithm="sac")
 

@@ -46,6 +46,10 @@ class Head(nn.Module, ABC):
         """Of the distributions, nats."""
 
     @abstractmethod
+    def bounded(self, actions: Shaped[Tensor, "n *action"]) -> Float[Tensor, "n *action"]:
+        """See ``Actor.bounded``."""
+
+    @abstractmethod
     def env_actions(self, actions: np.ndarray) -> np.ndarray:
         """See ``Actor.env_actions``."""
 
@@ -75,6 +79,10 @@ class Choices(Head):
         """See ``Head.entropies``."""
         logprobs = outputs.log_softmax(-1)
         return -(logprobs.exp() * logprobs).sum(-1)
+
+    def bounded(self, actions: Shaped[Tensor, "n *action"]) -> Float[Tensor, "n *action"]:
+        """There are none."""
+        raise ModelError("choices have no values between limits, which this algorithm learns from: take ppo or grpo")
 
     def env_actions(self, actions: np.ndarray) -> np.ndarray:
         """They are choices already."""
@@ -140,7 +148,11 @@ class Gaussian(Head):
         return found + _log_slope(actions.reshape(*outputs.shape[:-1], self.width)).sum(-1)
 
     def bounded(self, actions: Float[Tensor, "n *action"]) -> Float[Tensor, "n *action"]:
-        """Squashed."""
+        """Squashed, where they are."""
+        if not self.squash:
+            raise ModelError(
+                "this algorithm learns from actions within limits, these are drawn beyond them: set policy.squash"
+            )
         return actions.tanh()
 
     def env_actions(self, actions: np.ndarray) -> np.ndarray:

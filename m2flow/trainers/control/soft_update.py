@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from m2flow.algorithms.base import Loss, OffPolicy
+from m2flow.algorithms.base import Loss, OffPolicy, Replayed
 from m2flow.algorithms.formulas import soft
 from m2flow.data.replay import Replay
 from m2flow.data.trajectories import Trajectories
@@ -130,9 +130,8 @@ class SoftUpdate:
         values = self.target.values(following, self.policy.bounded(actions))
         if self.config.num_targets is not None:
             values = values[torch.from_numpy(rng.permutation(len(values))[: self.config.num_targets])]
-        return self.algorithm.targets(
-            drawn["rewards"], drawn["dones"], next_values=values, next_logprobs=logprobs, temperature=temperature
-        )
+        replayed = Replayed(rewards=drawn["rewards"], dones=drawn["dones"], next_values=values, next_logprobs=logprobs)
+        return self.algorithm.targets(replayed, temperature=temperature)
 
     def _temperature_loss(self, logprobs: Tensor) -> Tensor:
         num_actions = math.prod(self.policy.interface.action.shape)
